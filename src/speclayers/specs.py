@@ -1,0 +1,214 @@
+"""What each stage needs of the config: its own slice and nothing else, so that only its changes rerun it.
+
+A rule passes `canonical()` of its spec to its script; the script reads it back with `read_spec`.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from speclayers.config import (
+    DraftConfig,
+    GeometryConfig,
+    Questions,
+    Runtime,
+    Section,
+    SelectionConfig,
+    Source,
+    SplitConfig,
+    StatisticsConfig,
+    Study,
+    TrainedSource,
+)
+from speclayers.errors import UserError
+
+
+class FetchSpec(Section):
+    """Fetching a model from the hub, a folder or a package."""
+
+    source: Source
+    trust_remote_code: bool
+
+
+class TinyModelSpec(Section):
+    """Training a small model on its teacher's text."""
+
+    source: TrainedSource
+
+
+class CorpusSpec(Section):
+    """Answering one split's prompts."""
+
+    runtime: Runtime
+    split: SplitConfig
+    batch_size: int
+
+
+class DumpSpec(Section):
+    """Dumping the states of all layers over the calibration responses."""
+
+    runtime: Runtime
+    max_tokens: int
+
+
+class SelectionSpec(Section):
+    """Choosing layers from measured geometry."""
+
+    geometry: GeometryConfig
+    selection: SelectionConfig
+
+
+class FeaturesSpec(Section):
+    """Running the target over the training responses for the layers that heads read."""
+
+    runtime: Runtime
+
+
+class TrainSpec(Section):
+    """Training one head."""
+
+    runtime: Runtime
+    draft: DraftConfig
+
+
+class QuestionsSpec(Section):
+    """Choosing the benchmark questions."""
+
+    questions: Questions
+    per_category: int | None
+    seed: int
+
+
+class DecodeSpec(Section):
+    """Plain or speculative decoding of the benchmark questions."""
+
+    runtime: Runtime
+    max_new_tokens: int
+    depth: int
+    top_k: int
+    seed: int
+
+
+class SpeedSpec(Section):
+    """Timed decoding of some of the questions."""
+
+    decode: DecodeSpec
+    per_category: int
+
+
+class AggregateSpec(Section):
+    """Uniting all models' results."""
+
+    study: str
+    statistics: StatisticsConfig
+
+
+def fetch(study: Study, model: str) -> FetchSpec:
+    """Return the slice of fetch_model."""
+    config = study.models[model]
+    return FetchSpec(source=config.source, trust_remote_code=config.trust_remote_code)
+
+
+def tiny_model(study: Study, model: str) -> TinyModelSpec:
+    """Return the slice of make_tiny_model."""
+    return TinyModelSpec(source=trained_source(study, model))
+
+
+def teacher(study: Study, model: str) -> CorpusSpec:
+    """Return the slice of build_teacher: the teacher answering bundled prompts."""
+    source = trained_source(study, model)
+    split = SplitConfig(
+        count=source.prompts,
+        seed=source.prompt_seed,
+        max_new_tokens=source.max_new_tokens,
+        temperature=source.temperature,
+    )
+    return CorpusSpec(runtime=study.models[source.teacher].runtime(), split=split, batch_size=study.corpus.batch_size)
+
+
+def trained_source(study: Study, model: str) -> TrainedSource:
+    """Return the source of a model that the workflow trains.
+
+    Raises:
+        UserError: The model comes from elsewhere.
+    """
+    source = study.models[model].source
+    if not isinstance(source, TrainedSource):
+        raise UserError(f"models.{model}.source: is '{source.kind}', not 'trained'")
+    return source
+
+
+def corpus(study: Study, model: str, split: str) -> CorpusSpec:
+    """Return the slice of build_corpus."""
+    return CorpusSpec(
+        runtime=study.models[model].runtime(),
+        split=getattr(study.corpus, split),
+        batch_size=study.corpus.batch_size,
+    )
+
+
+def dump(study: Study, model: str) -> DumpSpec:
+    """Return the slice of dump_activations."""
+    return DumpSpec(runtime=study.models[model].runtime(), max_tokens=study.geometry.max_tokens)
+
+
+def selection(study: Study) -> SelectionSpec:
+    """Return the slice of select_layers."""
+    return SelectionSpec(geometry=study.geometry, selection=study.selection)
+
+
+def features(study: Study, model: str) -> FeaturesSpec:
+    """Return the slice of extract_features."""
+    return FeaturesSpec(runtime=study.models[model].runtime())
+
+
+def train(study: Study, model: str) -> TrainSpec:
+    """Return the slice of train_draft; the seeds are left out, since a head's name carries its own."""
+    return TrainSpec(runtime=study.models[model].runtime(), draft=study.draft.model_copy(update={"seeds": [0]}))
+
+
+def questions(study: Study) -> QuestionsSpec:
+    """Return the slice of choose_questions."""
+    acceptance = study.acceptance
+    return QuestionsSpec(questions=acceptance.questions, per_category=acceptance.per_category, seed=acceptance.seed)
+
+
+def decode(study: Study, model: str) -> DecodeSpec:
+    """Return the slice of decode_baseline and measure_acceptance; temperature and nodes are wildcards."""
+    acceptance = study.acceptance
+    return DecodeSpec(
+        runtime=study.models[model].runtime(),
+        max_new_tokens=acceptance.max_new_tokens,
+        depth=acceptance.depth,
+        top_k=acceptance.top_k,
+        seed=acceptance.seed,
+    )
+
+
+def speed(study: Study, model: str) -> SpeedSpec:
+    """Return the slice of measure_speed."""
+    slower = decode(study, model).model_copy(update={"max_new_tokens": study.speed.max_new_tokens})
+    return SpeedSpec(decode=slower, per_category=study.speed.per_category)
+
+
+def aggregate(study: Study) -> AggregateSpec:
+    """Return the slice of aggregate_study and render_report."""
+    return AggregateSpec(study=study.study.name, statistics=study.statistics)
+
+
+Spec = TypeVar("Spec", bound=Section)
+
+
+def read_spec(kind: type[Spec], text: str) -> Spec:
+    """Read the JSON that a rule passes to its script.
+
+    Raises:
+        UserError: The JSON does not fit this stage.
+    """
+    try:
+        return kind.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(f"--spec: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None

@@ -1,0 +1,357 @@
+"""Parquet schemas, atomic writes and checked reads."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from speclayers.errors import UserError
+
+SCHEMA_VERSION = "1"
+
+
+class Column(NamedTuple):
+    """A column: name, Arrow type, unit (empty when it has none) and its meaning in one line."""
+
+    name: str
+    type: pa.DataType
+    unit: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table's name and columns, in order."""
+
+    name: str
+    columns: tuple[Column, ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema, unit and meaning in each field's metadata."""
+        return pa.schema(
+            [pa.field(c.name, c.type, metadata={"unit": c.unit, "meaning": c.meaning}) for c in self.columns]
+        )
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a table comes from; written into its file's metadata.
+
+    Args:
+        model: Name of the model.
+        fingerprint: Fingerprint of the settings and code behind it.
+    """
+
+    model: str
+    fingerprint: str
+
+    def metadata(self) -> dict[str, str]:
+        """Return the metadata entries, library versions included."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "model": self.model,
+            "fingerprint": self.fingerprint,
+            "torch": version("torch"),
+            "transformers": version("transformers"),
+        }
+
+
+_str, _i64, _i32, _f64, _bool = pa.string(), pa.int64(), pa.int32(), pa.float64(), pa.bool_()
+_ids = pa.list_(pa.int32())
+_layers = pa.list_(pa.int32())
+
+CORPUS = Table(
+    "corpus",
+    (
+        Column("sample_id", _str, "", "Prompt the sequence answers."),
+        Column("source", _str, "", "Where the prompt comes from: bundled, file or dataset."),
+        Column("category", _str, "", "Category of the prompt."),
+        Column("turn", _i32, "", "Turn of the conversation, from 0."),
+        Column("input_ids", _ids, "", "Rendered prompt and response, as token ids."),
+        Column("response_start", _i32, "tokens", "Position of the first response token."),
+        Column("text", _str, "", "The response, decoded."),
+        Column("prompt_hash", _str, "", "SHA-256 of the rendered prompt."),
+    ),
+)
+
+ENTROPY = Table(
+    "geometry/entropy",
+    (
+        Column("layer", _i32, "", "Layer index: 0 embedding, N last block before the final norm."),
+        Column("subset", _str, "", "Tokens used: all, filtered or random."),
+        Column("sinks_kept", _bool, "", "Whether the first position was added back."),
+        Column("alpha", _f64, "", "Rényi order; 1 is Shannon."),
+        Column("preprocessing", _str, "", "What was done to the rows before the Gram matrix."),
+        Column("sample_id", _str, "", "Prompt; null when pooled over prompts."),
+        Column("n_tokens", _i64, "tokens", "Rows of the Gram matrix."),
+        Column("entropy", _f64, "nats", "Matrix entropy."),
+        Column("ci_low", _f64, "nats", "Lower 95 % limit by the block jackknife; null for one prompt."),
+        Column("ci_high", _f64, "nats", "Upper 95 % limit by the block jackknife; null for one prompt."),
+    ),
+)
+
+CKA = Table(
+    "geometry/cka",
+    (
+        Column("layer_a", _i32, "", "First layer."),
+        Column("layer_b", _i32, "", "Second layer."),
+        Column("estimator", _str, "", "debiased (HSIC1) or biased."),
+        Column("subset", _str, "", "Tokens used: all, filtered or random."),
+        Column("n_tokens", _i64, "tokens", "Rows of the Gram matrices."),
+        Column("value", _f64, "", "Linear CKA."),
+        Column("ci_low", _f64, "", "Lower 95 % limit by the block jackknife."),
+        Column("ci_high", _f64, "", "Upper 95 % limit by the block jackknife."),
+    ),
+)
+
+GRAM = Table(
+    "geometry/gram",
+    (
+        Column("layer_a", _i32, "", "First layer."),
+        Column("layer_b", _i32, "", "Second layer."),
+        Column("subset", _str, "", "Tokens used: all, filtered or random."),
+        Column("block", _i32, "", "Block of prompts left out; null when none is."),
+        Column("inner_product", _f64, "", "Inner product of the centred, trace-normalised Gram matrices."),
+    ),
+)
+
+TURNING = Table(
+    "geometry/turning",
+    (
+        Column("layer", _i32, "", "Layer; the score looks at this layer and the next."),
+        Column("score", _f64, "", "Turning score."),
+        Column("is_turning_point", _bool, "", "Local maximum above mean + 1 sd."),
+        Column("block", _i32, "", "Run of layers between turning points, from 0."),
+    ),
+)
+
+FILTER_EFFECT = Table(
+    "geometry/filter_effect",
+    (
+        Column("segment", _str, "", "Third of the depth: first, middle or last."),
+        Column("n_prompts", _i64, "prompts", "Prompts long enough to count."),
+        Column("variance_all", _f64, "nats²", "Variance over prompts, all tokens."),
+        Column("variance_filtered", _f64, "nats²", "The same on tokens of highest predictive entropy."),
+        Column("variance_random", _f64, "nats²", "The same on as many random tokens."),
+        Column("reduction", _f64, "", "1 − filtered / all."),
+        Column("reduction_low", _f64, "", "Lower 95 % limit of `reduction`, jackknife over prompts."),
+        Column("reduction_high", _f64, "", "Upper 95 % limit of `reduction`."),
+        Column("reduction_random", _f64, "", "1 − filtered / random."),
+        Column("reduction_random_low", _f64, "", "Lower 95 % limit of `reduction_random`."),
+        Column("reduction_random_high", _f64, "", "Upper 95 % limit of `reduction_random`."),
+    ),
+)
+
+SELECTIONS = Table(
+    "selection/selections",
+    (
+        Column("selector", _str, "", "Selector."),
+        Column("k", _i32, "layers", "Number of layers asked for."),
+        Column("seed", _i64, "", "Seed of the selector."),
+        Column("layers", _layers, "", "Chosen layers, sorted."),
+        Column("trained", _bool, "", "Whether heads are trained on this set."),
+        Column("score", _f64, "nats", "E(S): Shannon entropy of the layer set."),
+        Column("runner_up", _str, "", "Next best sets with their scores, as JSON."),
+        Column("stability", _str, "", "Share of half-samples in which each layer is chosen, as JSON."),
+        Column("reason", _str, "", "Why these layers, in words."),
+    ),
+)
+
+TRAINING = Table(
+    "heads/training",
+    (
+        Column("step", _i32, "", "Optimiser step, from 1."),
+        Column("epoch", _f64, "", "Passes over the training responses."),
+        Column("ttt_step", _i32, "", "Step of training-time test, from 0."),
+        Column("loss", _f64, "nats", "Soft cross-entropy against the target's distribution."),
+        Column("accuracy", _f64, "", "Share of slots whose best draft token is the target's."),
+        Column("expected_acceptance", _f64, "", "Mean over slots of Σ min(p, q)."),
+        Column("simulated_length", _f64, "tokens", "1 + Σ_j Π_{i≤j} accuracy_i, the same in each row of a step."),
+        Column("slots", _i64, "tokens", "Slots that counted."),
+    ),
+)
+
+BASELINE = Table(
+    "baseline",
+    (
+        Column("question_id", _i64, "", "Question."),
+        Column("category", _str, "", "Category of the question."),
+        Column("turn", _i32, "", "Turn, from 0."),
+        Column("prompt_ids", _ids, "", "Rendered prompt, as token ids."),
+        Column("output_ids", _ids, "", "Plain decoding's answer, as token ids."),
+        Column("top2_margin", pa.list_(pa.float32()), "", "Gap of the two highest logits at each answered token."),
+    ),
+)
+
+CYCLES = Table(
+    "acceptance/cycles",
+    (
+        Column("question_id", _i64, "", "Question."),
+        Column("category", _str, "", "Category of the question."),
+        Column("turn", _i32, "", "Turn, from 0."),
+        Column("cycle", _i32, "", "Verification within the turn, from 0."),
+        Column("drafted", _i32, "tokens", "Draft tokens verified."),
+        Column("accepted", _i32, "tokens", "Draft tokens accepted."),
+        Column(
+            "emitted", _i32, "tokens", "Tokens emitted: accepted and the target's own, up to the end token or budget."
+        ),
+        Column("cut_by_budget", _bool, "", "Whether the token budget cut the cycle; such cycles are left out of τ."),
+        Column("draft_forwards", _i32, "", "Forward passes of the drafter."),
+        Column("layer_forwards", _i32, "", "Decoder-layer passes of the drafter."),
+        Column("depth", _i32, "tokens", "Longest drafted path."),
+    ),
+)
+
+TURNS = Table(
+    "acceptance/turns",
+    (
+        Column("question_id", _i64, "", "Question."),
+        Column("category", _str, "", "Category of the question."),
+        Column("turn", _i32, "", "Turn, from 0."),
+        Column("prompt_tokens", _i32, "tokens", "Length of the prompt."),
+        Column("new_tokens", _i32, "tokens", "Length of the answer."),
+        Column("cycles", _i32, "", "Verifications."),
+        Column("identical_to_greedy", _bool, "", "Whether the ids equal plain decoding's; null when T > 0."),
+        Column("first_difference", _i32, "tokens", "Position of the first different id; null when none."),
+        Column("margin_there", _f64, "", "Plain decoding's top-2 logit gap at that position; null when none."),
+        Column("output_ids", _ids, "", "The answer, as token ids."),
+    ),
+)
+
+SPEED = Table(
+    "speed",
+    (
+        Column("question_id", _i64, "", "Question."),
+        Column("category", _str, "", "Category of the question."),
+        Column("turn", _i32, "", "Turn, from 0."),
+        Column("draft_s", _f64, "s", "Time in the drafter."),
+        Column("verify_s", _f64, "s", "Time in the target's verification passes."),
+        Column("other_s", _f64, "s", "Time outside both."),
+        Column("wall_s", _f64, "s", "Time of the whole answer after the prompt's forward pass."),
+        Column("baseline_wall_s", _f64, "s", "The same for plain decoding of the same prompt, interleaved."),
+        Column("new_tokens", _i32, "tokens", "Length of the answer."),
+        Column("baseline_new_tokens", _i32, "tokens", "Length of plain decoding's answer."),
+    ),
+)
+
+
+def activation_column(layer: int, n_layers: int) -> str:
+    """Return the column name of a layer's states: h00 … hNN, three digits from 100 layers on."""
+    return f"h{layer:0{3 if n_layers >= 100 else 2}d}"
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Give a temporary file beside `path`; rename it there on success, remove it on failure.
+
+    Raises:
+        UserError: The file cannot be written (no space, no permission).
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror or error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file that appears whole or not at all."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON that appears whole or not at all; non-finite numbers are refused."""
+    write_text(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON.
+
+    Raises:
+        UserError: The file is missing or broken.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: file is missing") from None
+    except ValueError as error:
+        raise UserError(f"{path}: is not valid JSON ({error}); delete it and run again") from None
+
+
+def write_table(path: Path, table: Table, frame: pd.DataFrame, origin: Origin) -> None:
+    """Write rows that match a table's schema.
+
+    Args:
+        path: Parquet file to write.
+        table: Its schema.
+        frame: One column for each column of the schema, in any order.
+        origin: Goes into the file's metadata.
+
+    Raises:
+        ValueError: Columns are missing, unknown or of another type (a bug of the caller).
+        UserError: The file cannot be written.
+    """
+    names = [column.name for column in table.columns]
+    if set(frame.columns) != set(names):
+        raise ValueError(f"{table.name}: columns {sorted(frame.columns)} instead of {sorted(names)}")
+    rows = pa.Table.from_pandas(frame[names], schema=table.schema, preserve_index=False, safe=True)
+    rows = rows.replace_schema_metadata(origin.metadata())
+    with atomic_path(path) as temporary:
+        pq.write_table(rows, temporary, compression="zstd")
+
+
+def read_table(path: Path, table: Table) -> pd.DataFrame:
+    """Read a table and check it against its schema.
+
+    Raises:
+        UserError: The file is missing, truncated, or has other columns.
+    """
+    try:
+        rows = pq.read_table(path, partitioning=None)
+    except FileNotFoundError:
+        raise UserError(f"{path}: file is missing") from None
+    except (pa.ArrowInvalid, OSError) as error:
+        raise UserError(f"{path}: is no readable Parquet file ({error}); delete it and run again") from None
+    if not rows.schema.equals(table.schema, check_metadata=False):
+        raise UserError(f"{path}: has other columns than {table.name} of this version; delete it and run again")
+    frame: pd.DataFrame = rows.to_pandas()
+    return frame
+
+
+def read_origin(path: Path) -> dict[str, str]:
+    """Return the metadata that `write_table` put into a file.
+
+    Raises:
+        UserError: The file is missing or truncated.
+    """
+    try:
+        metadata = pq.read_schema(path).metadata or {}
+    except FileNotFoundError:
+        raise UserError(f"{path}: file is missing") from None
+    except (pa.ArrowInvalid, OSError) as error:
+        raise UserError(f"{path}: is no readable Parquet file ({error}); delete it and run again") from None
+    return {key.decode(): value.decode() for key, value in metadata.items()}
