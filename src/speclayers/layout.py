@@ -42,6 +42,11 @@ class Layout:
         return f"{self.results}/models/{model}.teacher.parquet"
 
     @property
+    def downloads(self) -> str:
+        """Folder of downloaded question files, shared by all studies."""
+        return f"{self.results}/downloads"
+
+    @property
     def root(self) -> str:
         """Folder of the study."""
         return f"{self.results}/{self.study}"
@@ -78,9 +83,9 @@ class Layout:
         """Names of the heads to train: what the workflow reads after the checkpoint."""
         return f"{self.model(model)}/selection/heads.json"
 
-    def features(self, model: str) -> str:
-        """Manifest of the training features; one file a layer lies beside it."""
-        return f"{self.model(model)}/features/manifest.json"
+    def features(self, model: str, layers: str) -> str:
+        """What one pass of the target stored of some layers; one file a layer lies beside it."""
+        return f"{self.model(model)}/features/{layers}.json"
 
     def head(self, model: str, head: str, file: str) -> str:
         """A file of a trained head: model.safetensors, config.json or training.parquet."""

@@ -154,9 +154,11 @@ def dump(study: Study, model: str) -> DumpSpec:
     return DumpSpec(runtime=study.models[model].runtime(), max_tokens=study.geometry.max_tokens)
 
 
-def selection(study: Study) -> SelectionSpec:
-    """Return the slice of select_layers."""
-    return SelectionSpec(geometry=study.geometry, selection=study.selection)
+def selection(study: Study, model: str) -> SelectionSpec:
+    """Return the slice of select_layers: the selectors that choose for this model."""
+    chosen = [s for s in study.selection.selectors if s.models is None or model in s.models]
+    selectors = [s.model_copy(update={"models": None}) for s in chosen]
+    return SelectionSpec(geometry=study.geometry, selection=study.selection.model_copy(update={"selectors": selectors}))
 
 
 def features(study: Study, model: str) -> FeaturesSpec:

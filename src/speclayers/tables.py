@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,9 +63,16 @@ class Origin:
             "schema_version": SCHEMA_VERSION,
             "model": self.model,
             "fingerprint": self.fingerprint,
-            "torch": version("torch"),
-            "transformers": version("transformers"),
+            "torch": _installed("torch"),
+            "transformers": _installed("transformers"),
         }
+
+
+def _installed(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"  # geometry and reports have environments without it
 
 
 _str, _i64, _i32, _f64, _bool = pa.string(), pa.int64(), pa.int32(), pa.float64(), pa.bool_()
@@ -110,7 +117,7 @@ CKA = Table(
         Column("estimator", _str, "", "debiased (HSIC1) or biased."),
         Column("subset", _str, "", "Tokens used: all, filtered or random."),
         Column("n_tokens", _i64, "tokens", "Rows of the Gram matrices."),
-        Column("value", _f64, "", "Linear CKA."),
+        Column("value", _f64, "", "Linear CKA; null where too few tokens differ for an estimate."),
         Column("ci_low", _f64, "", "Lower 95 % limit by the block jackknife."),
         Column("ci_high", _f64, "", "Upper 95 % limit by the block jackknife."),
     ),
@@ -122,8 +129,11 @@ GRAM = Table(
         Column("layer_a", _i32, "", "First layer."),
         Column("layer_b", _i32, "", "Second layer."),
         Column("subset", _str, "", "Tokens used: all, filtered or random."),
-        Column("block", _i32, "", "Block of prompts left out; null when none is."),
-        Column("inner_product", _f64, "", "Inner product of the centred, trace-normalised Gram matrices."),
+        Column("block_a", _i32, "", "Block of prompts of the Gram matrices' rows; null for all rows and columns."),
+        Column("block_b", _i32, "", "Block of prompts of their columns; null for all rows and columns."),
+        Column(
+            "inner_product", _f64, "", "Inner product of the centred, trace-normalised Gram matrices, or of a part."
+        ),
     ),
 )
 

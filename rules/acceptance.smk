@@ -1,0 +1,92 @@
+rule decode_baseline:
+    input:
+        questions=layout.questions(),
+        greedy=greedy_baseline,
+        target=layout.manifest("{model}"),
+    output:
+        baseline=layout.baseline("{model}", "{temperature}"),
+    log:
+        layout.log("decode_baseline", "{model}", "T{temperature}"),
+    benchmark:
+        layout.benchmark("decode_baseline", "{model}", "T{temperature}")
+    conda:
+        "../envs/model.yaml"
+    resources:
+        mem_mb=lambda wildcards, attempt: 6000 * attempt,
+        runtime=lambda wildcards, attempt: 120 * attempt,
+        gpu=gpus,
+    params:
+        spec=spec_of("decode_baseline"),
+        identity=identity_of("decode_baseline"),
+        target=folder_of("target"),
+        greedy=lambda wildcards, input: f"--greedy {input.greedy}" if input.greedy else "",
+        work=lambda wildcards: layout.work(wildcards.model, f"baseline-T{wildcards.temperature}"),
+    shell:
+        "python scripts/decode_baseline.py --spec {params.spec:q} --model {wildcards.model}"
+        " --fingerprint {params.identity} --threads {threads} --target {params.target}"
+        " --questions {input.questions} --temperature {wildcards.temperature} {params.greedy}"
+        " --work {params.work} --output {output.baseline} > {log} 2>&1"
+
+
+rule measure_acceptance:
+    input:
+        head=layout.head("{model}", "{head}", "model.safetensors"),
+        config=layout.head("{model}", "{head}", "config.json"),
+        baseline=layout.baseline("{model}", "0"),
+        target=layout.manifest("{model}"),
+    output:
+        cycles=layout.acceptance("{model}", "{head}", "{temperature}", "{nodes}", "cycles"),
+        turns=layout.acceptance("{model}", "{head}", "{temperature}", "{nodes}", "turns"),
+    log:
+        layout.log("measure_acceptance", "{model}", "{head}", "T{temperature}-n{nodes}"),
+    benchmark:
+        layout.benchmark("measure_acceptance", "{model}", "{head}", "T{temperature}-n{nodes}")
+    conda:
+        "../envs/model.yaml"
+    resources:
+        mem_mb=lambda wildcards, attempt: 6000 * attempt,
+        runtime=lambda wildcards, attempt: 240 * attempt,
+        gpu=gpus,
+    params:
+        spec=spec_of("measure_acceptance"),
+        identity=identity_of("measure_acceptance"),
+        target=folder_of("target"),
+        work=lambda wildcards: layout.work(
+            wildcards.model, f"{wildcards.head}-T{wildcards.temperature}-n{wildcards.nodes}"
+        ),
+    shell:
+        "python scripts/measure_acceptance.py --spec {params.spec:q} --model {wildcards.model}"
+        " --fingerprint {params.identity} --threads {threads} --target {params.target}"
+        " --head {input.head} --baseline {input.baseline} --temperature {wildcards.temperature}"
+        " --nodes {wildcards.nodes} --work {params.work} --cycles {output.cycles}"
+        " --turns {output.turns} > {log} 2>&1"
+
+
+rule measure_speed:
+    input:
+        head=layout.head("{model}", "{head}", "model.safetensors"),
+        config=layout.head("{model}", "{head}", "config.json"),
+        baseline=layout.baseline("{model}", "0"),
+        target=layout.manifest("{model}"),
+    output:
+        speed=layout.speed("{model}", "{head}", "{temperature}", "{nodes}"),
+    log:
+        layout.log("measure_speed", "{model}", "{head}", "T{temperature}-n{nodes}"),
+    benchmark:
+        layout.benchmark("measure_speed", "{model}", "{head}", "T{temperature}-n{nodes}")
+    conda:
+        "../envs/model.yaml"
+    threads: whole_machine
+    resources:
+        mem_mb=lambda wildcards, attempt: 6000 * attempt,
+        runtime=lambda wildcards, attempt: 120 * attempt,
+        gpu=gpus,
+    params:
+        spec=spec_of("measure_speed"),
+        identity=identity_of("measure_speed"),
+        target=folder_of("target"),
+    shell:
+        "python scripts/measure_speed.py --spec {params.spec:q} --model {wildcards.model}"
+        " --fingerprint {params.identity} --threads {threads} --target {params.target}"
+        " --head {input.head} --baseline {input.baseline} --temperature {wildcards.temperature}"
+        " --nodes {wildcards.nodes} --output {output.speed} > {log} 2>&1"

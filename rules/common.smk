@@ -1,0 +1,127 @@
+"""What all rules share: the checked config, where things lie, fingerprints, resources."""
+
+import os
+import re
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+from speclayers import specs
+from speclayers.config import HeadName, TrainedSource, layers_name, layers_of, parse_study, temperature_name
+from speclayers.errors import UserError
+from speclayers.fingerprint import STAGES, fingerprint, stage_code
+from speclayers.layout import GEOMETRY_TABLES, SPLITS, SUMMARY_TABLES, Layout
+from speclayers.tables import read_json
+
+try:
+    study = parse_study(config)
+except UserError as error:
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(2)
+
+layout = Layout(study.study.name)
+
+# the jobs' `python` is the one that runs this workflow, whether or not its environment is activated
+os.environ.update(PATH=os.pathsep.join((str(Path(sys.executable).parent), *os.get_exec_path())))
+
+trained = [name for name, model in study.models.items() if isinstance(model.source, TrainedSource)]
+fetched = [name for name in study.models if name not in trained]
+
+
+wildcard_constraints:
+    model="|".join(map(re.escape, study.models)),
+    head=r"[a-z0-9]+\.l\d\d+(-l\d\d+)*\.s\d+",
+    layers=r"l\d\d+(-l\d\d+)*",
+    split="|".join(SPLITS),
+    temperature=r"\d+(\.\d+)?",
+    nodes=r"\d+",
+
+
+def any_of(names):
+    """A wildcard constraint that these names match, and nothing when there are none."""
+    return "|".join(map(re.escape, names)) or r"(?!)"
+
+
+# the questions' own file, where the config names one
+question_file = [study.acceptance.questions.path] if study.acceptance.questions.source == "file" else []
+
+# ---------------------------------------------------------------- what a result depends on
+
+SPECS = {
+    "fetch_model": specs.fetch,
+    "build_teacher": specs.teacher,
+    "make_tiny_model": specs.tiny_model,
+    "dump_activations": specs.dump,
+    "measure_geometry": lambda study, model: study.geometry,
+    "select_layers": specs.selection,
+    "extract_features": specs.features,
+    "train_draft": specs.train,
+    "choose_questions": lambda study, model: specs.questions(study),
+    "decode_baseline": specs.decode,
+    "measure_acceptance": specs.decode,
+    "measure_speed": specs.speed,
+}
+
+
+def stage_spec(stage, model):
+    """A stage's slice of the config; build_corpus carries its split behind a dot."""
+    name, _, split = stage.partition(".")
+    if name == "build_corpus":
+        return specs.corpus(study, model, split)
+    return SPECS[name](study, model)
+
+
+def identity(stage, model):
+    """Fingerprint of a stage's result for a model, everything before it included."""
+    if stage == "target":
+        stage = "make_tiny_model" if model in trained else "fetch_model"
+    name = stage.partition(".")[0]
+    script = Path(workflow.basedir, "scripts", f"{SCRIPTS.get(name, name)}.py")
+    upstream = [identity(before, model) for before in STAGES[name].upstream]
+    if name == "build_teacher":
+        upstream.append(identity("target", teacher_of(model)))
+    return fingerprint(stage_spec(stage, model), stage_code(name, script), upstream)
+
+
+SCRIPTS = {"build_teacher": "build_corpus"}
+
+
+def spec_of(stage):
+    """A params function: the stage's slice as JSON."""
+    return lambda wildcards: stage_spec(in_split(stage, wildcards), wildcards.model).canonical()
+
+
+def identity_of(stage):
+    """A params function: the stage's fingerprint."""
+    return lambda wildcards: identity(in_split(stage, wildcards), wildcards.model)
+
+
+def folder_of(name):
+    """A params function: the folder that an input file lies in."""
+    return lambda wildcards, input: Path(getattr(input, name)).parent.as_posix()
+
+
+def in_split(stage, wildcards):
+    return f"{stage}.{wildcards.split}" if stage == "build_corpus" else stage
+
+
+def study_code(stage):
+    """Hash of a study-wide stage's code."""
+    return stage_code(stage, Path(workflow.basedir, "scripts", f"{stage}.py"))
+
+
+def teacher_of(model):
+    return study.models[model].source.teacher
+
+
+# ---------------------------------------------------------------- resources
+
+
+def gpus(wildcards):
+    """One GPU where the model's device asks for it."""
+    return 0 if study.models[wildcards.model].device == "cpu" else 1
+
+
+def whole_machine(wildcards):
+    """Every core that this run has, so that nothing else disturbs a timed job."""
+    return workflow.cores or 8

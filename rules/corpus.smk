@@ -1,0 +1,43 @@
+rule build_corpus:
+    input:
+        target=layout.manifest("{model}"),
+    output:
+        corpus=layout.corpus("{model}", "{split}"),
+    log:
+        layout.log("build_corpus", "{model}", "{split}"),
+    benchmark:
+        layout.benchmark("build_corpus", "{model}", "{split}")
+    conda:
+        "../envs/model.yaml"
+    resources:
+        mem_mb=lambda wildcards, attempt: 6000 * attempt,
+        runtime=lambda wildcards, attempt: 240 * attempt,
+        gpu=gpus,
+    params:
+        spec=spec_of("build_corpus"),
+        identity=identity_of("build_corpus"),
+        target=folder_of("target"),
+        work=lambda wildcards: layout.work(wildcards.model, f"corpus-{wildcards.split}"),
+    shell:
+        "python scripts/build_corpus.py --spec {params.spec:q} --model {wildcards.model}"
+        " --fingerprint {params.identity} --threads {threads} --target {params.target}"
+        " --work {params.work} --output {output.corpus} > {log} 2>&1"
+
+
+rule choose_questions:
+    input:
+        question_file,
+    output:
+        questions=layout.questions(),
+    log:
+        layout.log("choose_questions"),
+    localrule: True
+    conda:
+        "../envs/model.yaml"
+    params:
+        spec=stage_spec("choose_questions", None).canonical(),
+        identity=identity("choose_questions", None),
+        downloads=layout.downloads,
+    shell:
+        "python scripts/choose_questions.py --spec {params.spec:q} --model all"
+        " --fingerprint {params.identity} --downloads {params.downloads} --output {output.questions} > {log} 2>&1"

@@ -1,0 +1,58 @@
+rule extract_features:
+    input:
+        corpus=layout.corpus("{model}", "training"),
+        target=layout.manifest("{model}"),
+    output:
+        manifest=layout.features("{model}", "{layers}"),
+    log:
+        layout.log("extract_features", "{model}", "{layers}"),
+    benchmark:
+        layout.benchmark("extract_features", "{model}", "{layers}")
+    conda:
+        "../envs/model.yaml"
+    resources:
+        mem_mb=lambda wildcards, attempt: 6000 * attempt,
+        runtime=lambda wildcards, attempt: 240 * attempt,
+        gpu=gpus,
+    params:
+        spec=spec_of("extract_features"),
+        identity=identity_of("extract_features"),
+        target=folder_of("target"),
+        work=lambda wildcards: layout.work(wildcards.model, f"features-{wildcards.layers}"),
+    shell:
+        "python scripts/extract_features.py --spec {params.spec:q} --model {wildcards.model}"
+        " --fingerprint {params.identity} --threads {threads} --target {params.target}"
+        " --corpus {input.corpus} --layers {wildcards.layers} --work {params.work}"
+        " --output {output.manifest} > {log} 2>&1"
+
+
+rule train_draft:
+    input:
+        features=features_of,
+        corpus=layout.corpus("{model}", "training"),
+        target=layout.manifest("{model}"),
+    output:
+        head=layout.head("{model}", "{head}", "model.safetensors"),
+        config=layout.head("{model}", "{head}", "config.json"),
+        training=layout.head("{model}", "{head}", "training.parquet"),
+    log:
+        layout.log("train_draft", "{model}", "{head}"),
+    benchmark:
+        layout.benchmark("train_draft", "{model}", "{head}")
+    conda:
+        "../envs/model.yaml"
+    resources:
+        mem_mb=lambda wildcards, attempt: 6000 * attempt,
+        runtime=lambda wildcards, attempt: 720 * attempt,
+        gpu=gpus,
+    params:
+        spec=spec_of("train_draft"),
+        identity=identity_of("train_draft"),
+        target=folder_of("target"),
+        work=lambda wildcards: layout.work(wildcards.model, wildcards.head),
+    shell:
+        "python scripts/train_draft.py --spec {params.spec:q} --model {wildcards.model}"
+        " --fingerprint {params.identity} --threads {threads} --target {params.target}"
+        " --corpus {input.corpus} --features {input.features} --head {wildcards.head}"
+        " --work {params.work} --output {output.head} --config {output.config}"
+        " --training {output.training} > {log} 2>&1"

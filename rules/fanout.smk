@@ -1,0 +1,89 @@
+"""The fan-out, models × layer sets × seeds × temperatures × nodes, written here and nowhere else."""
+
+
+def heads_of(wildcards):
+    """Names of one model's heads, known once its layers are chosen: layer sets × seeds."""
+    chosen = read_json(Path(checkpoints.select_layers.get(**wildcards).output.heads))
+    return [HeadName(layers=tuple(head["layers"]), seed=seed) for head in chosen["heads"] for seed in study.draft.seeds]
+
+
+def features_of(wildcards):
+    """Files that hold a head's layers: what earlier passes of the target stored, and one pass for all the rest.
+
+    A layer that a later selection adds gets a pass of its own, so that heads trained before keep their inputs.
+    (An `ancient` input would not do: Snakemake 9.27 never looks at the jobs behind one that runs again.)
+    """
+    wanted = set(HeadName.parse(wildcards.head).layers)
+    folder = Path(layout.features(wildcards.model, "any")).parent
+    passes = {path.stem: layers_of(path.stem) for path in sorted(folder.glob("l*.json"))}
+    chosen = Path(layout.heads(wildcards.model))
+    heads = read_json(chosen)["heads"] if chosen.exists() else []
+    stored = set().union(*passes.values())
+    missing = sorted(wanted.union(*(head["layers"] for head in heads)) - stored)
+    for start in range(0, len(missing), LAYERS_A_PASS):
+        batch = missing[start : start + LAYERS_A_PASS]
+        passes[layers_name(batch)] = set(batch)
+    return [layout.features(wildcards.model, name) for name, layers in passes.items() if layers & wanted]
+
+
+LAYERS_A_PASS = 40  # their names are one file name
+
+
+def acceptance_runs(heads):
+    """All (head, temperature, nodes) that are counted: a replica only where replicas are wanted."""
+    settings = study.acceptance
+    replicas = settings.replicas or settings
+    return [
+        (head, temperature_name(temperature), nodes)
+        for head in heads
+        for temperature in settings.temperatures
+        for nodes in settings.nodes
+        if head.seed == study.draft.seeds[0] or (temperature in replicas.temperatures and nodes in replicas.nodes)
+    ]
+
+
+def speed_runs(heads):
+    """All (head, temperature, nodes) that are timed."""
+    return [
+        (head, temperature_name(temperature), nodes)
+        for head in heads
+        if head.seed in study.speed.seeds
+        for temperature in study.speed.temperatures
+        for nodes in study.speed.nodes
+    ]
+
+
+def greedy_baseline(wildcards):
+    """Sampled runs take their prompts from the greedy run, so that all see the same second turns."""
+    return [] if wildcards.temperature == "0" else layout.baseline(wildcards.model, "0")
+
+
+def results_of(wildcards):
+    """Everything measured on one model; the only place that waits for the selection."""
+    heads = heads_of(wildcards)
+    model = wildcards.model
+    return {
+        "heads": [layout.head(model, head, "config.json") for head in heads],
+        "training": [layout.head(model, head, "training.parquet") for head in heads],
+        "cycles": [layout.acceptance(model, *run, "cycles") for run in acceptance_runs(heads)],
+        "turns": [layout.acceptance(model, *run, "turns") for run in acceptance_runs(heads)],
+        "speed": [layout.speed(model, *run) for run in speed_runs(heads)],
+    }
+
+
+def summary_options(wildcards):
+    """The same as options of the script, each naming what it is."""
+    heads = heads_of(wildcards)
+    model = wildcards.model
+    return [
+        *(f"--head {head}={Path(layout.head(model, head, 'config.json')).parent}" for head in heads),
+        *(
+            f"--acceptance {head}:{temperature}:{nodes}="
+            f"{Path(layout.acceptance(model, head, temperature, nodes, 'cycles')).parent}"
+            for head, temperature, nodes in acceptance_runs(heads)
+        ),
+        *(
+            f"--speed {head}:{temperature}:{nodes}={layout.speed(model, head, temperature, nodes)}"
+            for head, temperature, nodes in speed_runs(heads)
+        ),
+    ]

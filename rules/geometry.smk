@@ -1,0 +1,26 @@
+rule measure_geometry:
+    input:
+        activations=layout.activations("{model}"),
+    output:
+        entropy=layout.geometry("{model}", "entropy"),
+        cka=layout.geometry("{model}", "cka"),
+        gram=layout.geometry("{model}", "gram"),
+        turning=layout.geometry("{model}", "turning"),
+        filter_effect=layout.geometry("{model}", "filter_effect"),
+    log:
+        layout.log("measure_geometry", "{model}"),
+    benchmark:
+        layout.benchmark("measure_geometry", "{model}")
+    conda:
+        "../envs/geometry.yaml"
+    resources:
+        mem_mb=lambda wildcards, attempt: 6000 * attempt,
+        runtime=lambda wildcards, attempt: 120 * attempt,
+    params:
+        spec=spec_of("measure_geometry"),
+        identity=identity_of("measure_geometry"),
+    shell:
+        "python scripts/measure_geometry.py --spec {params.spec:q} --model {wildcards.model}"
+        " --fingerprint {params.identity} --threads {threads} --activations {input.activations}"
+        " --entropy {output.entropy} --cka {output.cka} --gram {output.gram}"
+        " --turning {output.turning} --filter-effect {output.filter_effect} > {log} 2>&1"

@@ -1,0 +1,85 @@
+rule summarise_model:
+    input:
+        unpack(results_of),
+        geometry=expand(layout.geometry("{{model}}", "{table}"), table=GEOMETRY_TABLES),
+        selections=layout.selections("{model}"),
+        baseline=expand(
+            layout.baseline("{{model}}", "{temperature}"),
+            temperature=[temperature_name(t) for t in study.acceptance.temperatures],
+        ),
+        target=layout.manifest("{model}"),
+    output:
+        expand(layout.summary("{{model}}", "{table}"), table=SUMMARY_TABLES),
+    log:
+        layout.log("summarise_model", "{model}"),
+    benchmark:
+        layout.benchmark("summarise_model", "{model}")
+    conda:
+        "../envs/report.yaml"
+    resources:
+        mem_mb=lambda wildcards, attempt: 2000 * attempt,
+        runtime=lambda wildcards, attempt: 20 * attempt,
+    params:
+        code=study_code("summarise_model"),
+        dtype=lambda wildcards: study.models[wildcards.model].dtype,
+        options=summary_options,
+        geometry=lambda wildcards, input: Path(input.geometry[0]).parent.as_posix(),
+        baseline=lambda wildcards: [
+            f"--baseline {t}={layout.baseline(wildcards.model, t)}"
+            for t in map(temperature_name, study.acceptance.temperatures)
+        ],
+        folder=lambda wildcards, output: Path(output[0]).parent.as_posix(),
+    shell:
+        "python scripts/summarise_model.py --model {wildcards.model} --fingerprint {params.code} --target {input.target}"
+        " --geometry {params.geometry} --selections {input.selections} {params.options}"
+        " {params.baseline} --dtype {params.dtype} --output {params.folder} > {log} 2>&1"
+
+
+rule aggregate_study:
+    input:
+        summaries=expand(layout.summary("{model}", "{table}"), model=study.study.models, table=SUMMARY_TABLES),
+        targets=expand(layout.manifest("{model}"), model=study.study.models),
+    output:
+        database=layout.database,
+        answer=layout.answer,
+        tables=directory(layout.tables),
+    log:
+        layout.log("aggregate_study"),
+    benchmark:
+        layout.benchmark("aggregate_study")
+    conda:
+        "../envs/report.yaml"
+    resources:
+        mem_mb=lambda wildcards, attempt: 4000 * attempt,
+        runtime=lambda wildcards, attempt: 30 * attempt,
+    params:
+        spec=specs.aggregate(study).canonical(),
+        code=study_code("aggregate_study"),
+        summaries=[f"--summary {model}={Path(layout.summary(model, 'runs')).parent}" for model in study.study.models],
+        targets=[f"--target {model}={layout.manifest(model)}" for model in study.study.models],
+        benchmarks=f"{layout.root}/benchmarks",
+    shell:
+        "python scripts/aggregate_study.py --spec {params.spec:q} --fingerprint {params.code} --threads {threads} {params.summaries}"
+        " {params.targets} --benchmarks {params.benchmarks} --database {output.database}"
+        " --answer {output.answer} --tables {output.tables} > {log} 2>&1"
+
+
+rule render_report:
+    input:
+        database=layout.database,
+    output:
+        report=layout.report,
+        figures=directory(layout.figures),
+    log:
+        layout.log("render_report"),
+    conda:
+        "../envs/report.yaml"
+    resources:
+        mem_mb=lambda wildcards, attempt: 4000 * attempt,
+        runtime=lambda wildcards, attempt: 30 * attempt,
+    params:
+        code=study_code("render_report"),
+        plotting=[f"{name}={version(name)}" for name in ("altair", "vl-convert-python")],
+    shell:
+        "python scripts/render_report.py --database {input.database} --report {output.report}"
+        " --figures {output.figures} > {log} 2>&1"

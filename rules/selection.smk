@@ -1,0 +1,27 @@
+checkpoint select_layers:
+    input:
+        activations=layout.activations("{model}"),
+        entropy=layout.geometry("{model}", "entropy"),
+        cka=layout.geometry("{model}", "cka"),
+        gram=layout.geometry("{model}", "gram"),
+    output:
+        selections=layout.selections("{model}"),
+        trace=layout.selection_trace("{model}"),
+        heads=layout.heads("{model}"),
+    log:
+        layout.log("select_layers", "{model}"),
+    benchmark:
+        layout.benchmark("select_layers", "{model}")
+    conda:
+        "../envs/geometry.yaml"
+    resources:
+        mem_mb=lambda wildcards, attempt: 6000 * attempt,
+        runtime=lambda wildcards, attempt: 120 * attempt,
+    params:
+        spec=spec_of("select_layers"),
+        identity=identity_of("select_layers"),
+    shell:
+        "python scripts/select_layers.py --spec {params.spec:q} --model {wildcards.model}"
+        " --fingerprint {params.identity} --threads {threads} --activations {input.activations}"
+        " --entropy {input.entropy} --cka {input.cka} --gram {input.gram}"
+        " --selections {output.selections} --trace {output.trace} --heads {output.heads} > {log} 2>&1"

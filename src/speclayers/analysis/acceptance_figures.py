@@ -1,0 +1,293 @@
+"""Figures of what drafters got accepted: differences to the reference, categories, depths, E(S) against τ."""
+
+from __future__ import annotations
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from speclayers.analysis.answer import headline_comparisons
+from speclayers.analysis.figures import (
+    MOST_SERIES,
+    Figure,
+    Series,
+    file_name,
+    heading,
+    padded,
+    records,
+    series,
+    specification,
+    tooltips,
+    with_limits,
+)
+from speclayers.analysis.statistics import SETS_FOR_CORRELATION
+from speclayers.analysis.study import Study, rows_of, settings_of
+from speclayers.analysis.wording import confidence_level, count, estimate, listed, percent, set_name, setting, span
+
+_VERDICTS = ("higher", "lower", "not distinguishable", "not measured")
+_VERDICT_COLOURS = ("#0072B2", "#D55E00", "#7F7F7F", "#7F7F7F")
+_VERDICT_SHAPES = ("triangle-up", "triangle-down", "circle", "cross")
+
+
+def first_setting(rows: pd.DataFrame) -> tuple[float, int]:
+    """Return the lowest temperature, and its smallest tree, among some rows."""
+    first = rows.sort_values(["temperature", "nodes"]).iloc[0]
+    return float(first["temperature"]), int(first["nodes"])
+
+
+def at_setting(rows: pd.DataFrame, model: str, where: tuple[float, int]) -> pd.DataFrame:
+    """Return one model's rows at one setting."""
+    return rows[(rows["model"] == model) & (rows["temperature"] == where[0]) & (rows["nodes"] == where[1])]
+
+
+def shown_sets(study: Study, model: str, where: tuple[float, int]) -> pd.DataFrame:
+    """Return the layer sets that a chart with one series a set shows: the reference, then those of highest τ."""
+    rows = at_setting(study.tau, model, where)
+    references = set(study.comparisons[study.comparisons["model"] == model]["reference"])
+    order = rows.assign(other=~rows["layer_set"].isin(references)).sort_values(
+        ["other", "tau_question", "layer_set"], ascending=[True, False, True]
+    )
+    return named(order.head(MOST_SERIES))
+
+
+def named(rows: pd.DataFrame) -> pd.DataFrame:
+    """Add the column `name`: the layer set and who chose it."""
+    pairs = zip(rows["layer_set"], rows["selectors"], strict=True)
+    return rows.assign(name=[set_name(*pair) for pair in pairs])
+
+
+def _which(shown: pd.DataFrame, study: Study, model: str, where: tuple[float, int]) -> str:
+    total = len(at_setting(study.tau, model, where))
+    if total == len(shown):
+        return f"All {count(total, 'set')} are shown"
+    return f"Shown are {study.reference} and the sets of highest τ, {len(shown)} of {total}"
+
+
+# ---------------------------------------------------------------- differences
+
+
+def forest(study: Study, model: str) -> Figure | None:
+    """Draw Δτ of every set against the reference, a panel a setting."""
+    rows = named(headline_comparisons(study, model))
+    if rows.empty:
+        return None
+    values = pd.concat([rows[c] for c in ("difference", "difference_low", "difference_high")] + [pd.Series([0.0])])
+    domain = padded(values)
+    seen = set(rows["verdict"])
+    panels = [_forest_panel(part, setting(t, nodes), domain, seen) for t, nodes, part in settings_of(rows)]
+    caption = (
+        f"Δτ in tokens per cycle against {study.reference} {rows['reference'].iloc[0]}, mean over questions;"
+        f" bars are {confidence_level(study.confidence)} limits, paired bootstrap over"
+        f" {count(int(rows['questions'].max()), 'question')} and {count(int(rows['seeds'].max()), 'training seed')}."
+        " A set right of 0 drafts better. Symbols give the verdict after Holm's correction, which asks"
+        " more than one bar clear of 0."
+    )
+    chart = alt.vconcat(*panels, spacing=14)
+    return Figure(file_name("difference", model), _forest_title(study, model, rows), caption, specification(chart))
+
+
+def _forest_panel(rows: pd.DataFrame, where: str, domain: list[float], verdicts: set[str]) -> alt.LayerChart:
+    order = list(rows.sort_values("difference", ascending=False)["name"])
+    scale = alt.Scale(domain=domain, nice=False)
+    x_axis = alt.X("difference:Q", title="Δτ (tokens per cycle)", scale=scale)
+    y_axis = alt.Y("name:N", title=None, sort=order)
+    tooltip = tooltips("name:N", "difference:Q", "difference_low:Q", "difference_high:Q", "p_holm:Q", "verdict:N")
+    seen = [place for place, word in enumerate(_VERDICTS) if word in verdicts]
+    words = [_VERDICTS[place] for place in seen]
+    colours = alt.Scale(domain=words, range=[_VERDICT_COLOURS[place] for place in seen])
+    shapes = alt.Scale(domain=words, range=[_VERDICT_SHAPES[place] for place in seen])
+    zero = alt.Chart(alt.InlineData(values=[{"zero": 0}])).mark_rule(strokeDash=[4, 3]).encode(x="zero:Q")
+    limits = (
+        alt.Chart(records(with_limits(rows, "difference")))
+        .mark_rule(strokeWidth=1.6)
+        .encode(
+            x=alt.X("difference_low:Q", title="Δτ (tokens per cycle)", scale=scale), x2="difference_high:Q", y=y_axis
+        )
+    )
+    points = (
+        alt.Chart(records(rows))
+        .mark_point(filled=True, size=75, opacity=1)
+        .encode(
+            x=x_axis,
+            y=y_axis,
+            color=alt.Color("verdict:N", title=None, scale=colours, legend=alt.Legend(orient="top")),
+            shape=alt.Shape("verdict:N", title=None, scale=shapes),
+            tooltip=tooltip,
+        )
+    )
+    return alt.LayerChart(layer=[zero, limits, points]).properties(width=420, height=alt.Step(22), title=heading(where))
+
+
+def _forest_title(study: Study, model: str, rows: pd.DataFrame) -> str:
+    decided = rows[rows["verdict"].isin(("higher", "lower"))]
+    if decided.empty:
+        return f"No set is distinguishable from {study.reference} on {model}"
+    settings = rows[["temperature", "nodes"]].drop_duplicates()
+    parts = []
+    for word in ("higher", "lower"):
+        found = decided[decided["verdict"] == word]["layer_set"].value_counts()
+        if len(found):
+            told = listed(
+                [f"{name} ({n} of {len(settings)})" if len(settings) > 1 else str(name) for name, n in found.items()], 2
+            )
+            parts.append(f"{word}: {told}")
+    suffix = ", settings in brackets" if len(settings) > 1 else ""
+    return f"Against {study.reference} on {model}, {'; '.join(parts)}{suffix}"
+
+
+# ---------------------------------------------------------------- categories and depths
+
+
+def categories(study: Study, model: str) -> Figure | None:
+    """Draw τ by category of questions at the first setting."""
+    rows = study.categories[study.categories["model"] == model]
+    if rows.empty:
+        return None
+    where = first_setting(rows)
+    shown = shown_sets(study, model, where)
+    rows = at_setting(rows, model, where).merge(shown[["layer_set", "name"]], on="layer_set")
+    means = rows.groupby("category")["tau_pooled"].mean().sort_values(ascending=False)
+    scales = series(list(shown["name"]))
+    domain = padded(pd.concat([rows[c] for c in ("tau_pooled", "tau_pooled_low", "tau_pooled_high")]))
+    y_axis = alt.Y("category:N", title=None, sort=list(means.index))
+    offset = alt.YOffset("name:N", sort=list(shown["name"]))
+    scale = alt.Scale(domain=domain, nice=False)
+    x_axis = alt.X("tau_pooled:Q", title="τ (tokens per cycle)", scale=scale)
+    low = alt.X("tau_pooled_low:Q", title="τ (tokens per cycle)", scale=scale)
+    colour = _colour(scales)
+    limits = alt.Chart(records(with_limits(rows, "tau_pooled"))).mark_rule(strokeWidth=1.4)
+    limits = limits.encode(x=low, x2="tau_pooled_high:Q", y=y_axis, yOffset=offset, color=colour)
+    points = alt.Chart(records(rows)).mark_point(filled=True, size=45, opacity=1)
+    points = points.encode(
+        x=x_axis,
+        y=y_axis,
+        yOffset=offset,
+        color=colour,
+        shape=_shape(scales),
+        tooltip=tooltips(
+            "name:N", "category:N", "tau_pooled:Q", "tau_pooled_low:Q", "tau_pooled_high:Q", "questions:Q"
+        ),
+    )
+    height = len(means) * max(26, 9 * len(shown) + 8)
+    chart = alt.LayerChart(layer=[limits, points]).properties(width=430, height=height)
+    title = f"On {model}, τ is highest in {means.index[0]} and lowest in {means.index[-1]}"
+    if len(means) == 1:
+        title = f"On {model}, all questions are of one category, {means.index[0]}"
+    questions = rows.groupby("category")["questions"].max()
+    caption = (
+        f"τ pooled over cycles at {setting(*where)}; bars are {confidence_level(study.confidence)} limits, bootstrap"
+        f" over {span(questions, 'question')} a category. {_which(shown, study, model, where)}."
+    )
+    return Figure(file_name("categories", model), title, caption, specification(chart))
+
+
+def _colour(scales: Series) -> alt.Color:
+    return alt.Color("name:N", title=None, scale=scales.colour, legend=alt.Legend(orient="top", columns=2))
+
+
+def _shape(scales: Series) -> alt.Shape:
+    return alt.Shape("name:N", title=None, scale=scales.shape)
+
+
+def depths(study: Study, model: str) -> Figure | None:
+    """Draw acceptance at each depth of the draft tree at the first setting."""
+    rows = study.depths[study.depths["model"] == model]
+    if rows.empty:
+        return None
+    where = first_setting(rows)
+    shown = shown_sets(study, model, where)
+    rows = at_setting(rows, model, where).merge(shown[["layer_set", "name"]], on="layer_set")
+    scales = series(list(shown["name"]))
+    x_axis = alt.X("draft_depth:O", title="depth in the draft tree (tokens)", axis=alt.Axis(labelAngle=0))
+    y_axis = alt.Y("acceptance:Q", title="accepted among those that got there", scale=alt.Scale(domain=[0, 1]))
+    offset = alt.XOffset("name:N", sort=list(shown["name"]))
+    base = alt.Chart(records(rows)).encode(x=x_axis, xOffset=offset, color=_colour(scales))
+    points = base.mark_point(filled=True, size=45, opacity=1).encode(
+        y=y_axis, shape=_shape(scales), tooltip=tooltips("name:N", "draft_depth:O", "acceptance:Q", "reached:Q")
+    )
+    limits = alt.Chart(records(with_limits(rows, "acceptance"))).mark_rule(strokeWidth=1.4)
+    limits = limits.encode(
+        x=x_axis,
+        xOffset=offset,
+        color=_colour(scales),
+        y=alt.Y("acceptance_low:Q", title="accepted among those that got there"),
+        y2="acceptance_high:Q",
+    )
+    chart = alt.LayerChart(layer=[limits, points]).properties(width=560, height=240)
+    means = rows.groupby("draft_depth")["acceptance"].mean()
+    title = f"On {model}, {percent(means.iloc[0])} of cycles accept a first draft token"
+    if len(means) > 1:
+        title += f", and {percent(means.iloc[-1])} of those that get there a token at depth {means.index[-1]}"
+    caption = (
+        f"Share of cycles that accepted a token at a depth among those that had accepted down to the one"
+        f" before, at {setting(*where)}; a path shorter than the tree's longest counts as not accepted below its end."
+        f" Bars are {confidence_level(study.confidence)} limits, bootstrap over questions;"
+        f" {span(rows['reached'], 'cycle')} a point. {_which(shown, study, model, where)}."
+    )
+    return Figure(file_name("depths", model), title, caption, specification(chart))
+
+
+# ---------------------------------------------------------------- does geometry predict acceptance?
+
+
+def prediction(study: Study, model: str) -> Figure | None:
+    """Draw τ against the entropy E(S) of the layer set at the first setting."""
+    measured = study.tau[study.tau["model"] == model]
+    if measured.empty:
+        return None
+    where = first_setting(measured)
+    rows = named(at_setting(measured, model, where).dropna(subset=["score", "k"]))
+    if rows.empty:
+        return None
+    rows = rows.assign(size=[f"k = {int(k)}" for k in rows["k"]])
+    sizes = sorted(rows["size"].unique(), key=lambda text: int(text[4:]))[:MOST_SERIES]
+    scales = series(sizes)
+    x_axis = alt.X("score:Q", title="E(S) (nats)", scale=alt.Scale(domain=padded(rows["score"], 0.2), nice=False))
+    domain = padded(pd.concat([rows[c] for c in ("tau_question", "tau_question_low", "tau_question_high")]))
+    scale = alt.Scale(domain=domain, nice=False)
+    y_axis = alt.Y("tau_question:Q", title="τ (tokens per cycle)", scale=scale)
+    colour = alt.Color("size:N", title=None, scale=scales.colour, legend=alt.Legend(orient="top"))
+    points = alt.Chart(records(rows)).mark_point(filled=True, size=60, opacity=1)
+    points = points.encode(
+        x=x_axis,
+        y=y_axis,
+        color=colour,
+        shape=alt.Shape("size:N", title=None, scale=scales.shape),
+        tooltip=tooltips("name:N", "score:Q", "tau_question:Q"),
+    )
+    limits = alt.Chart(records(with_limits(rows, "tau_question"))).mark_rule(strokeWidth=1.2)
+    limits = limits.encode(
+        x=x_axis,
+        color=colour,
+        y=alt.Y("tau_question_low:Q", title="τ (tokens per cycle)", scale=scale),
+        y2="tau_question_high:Q",
+    )
+    layers = [limits, points]
+    if len(rows) <= SETS_FOR_CORRELATION:
+        labels = alt.Chart(records(rows)).mark_text(align="left", dx=7, dy=-7, fontSize=10)
+        layers.append(labels.encode(x=x_axis, y=y_axis, text="layer_set:N"))
+    chart = alt.LayerChart(layer=layers).properties(width=560, height=260)
+    caption = (
+        f"Each point is a layer set at {setting(*where)}: its entropy E(S), known before any training, and its τ"
+        f" (mean over questions) with {confidence_level(study.confidence)} limits. Spearman's ρ is computed within one"
+        f" k, from {SETS_FOR_CORRELATION} sets on."
+    )
+    return Figure(file_name("prediction", model), _prediction_title(study, model, where), caption, specification(chart))
+
+
+def _prediction_title(study: Study, model: str, where: tuple[float, int]) -> str:
+    rows = at_setting(study.correlations, model, where)
+    known = rows[np.isfinite(rows["rho"])]
+    if known.empty:
+        most = int(rows["sets"].max()) if len(rows) else 0
+        return (
+            f"{count(most, 'layer set')} of one size {'is' if most == 1 else 'are'} too few on {model} to say whether"
+            f" E(S) predicts τ: {SETS_FOR_CORRELATION} are needed"
+        )
+    parts = []
+    for row in rows_of(known):
+        clear = row["rho_low"] > 0 or row["rho_high"] < 0
+        word = "goes with" if clear and row["rho"] > 0 else "runs against" if clear else "does not visibly predict"
+        rho = estimate(row["rho"], row["rho_low"], row["rho_high"])
+        parts.append(f"E(S) {word} τ for k = {int(row['k'])} (ρ = {rho}, {count(int(row['sets']), 'set')})")
+    return f"On {model}, {'; '.join(parts)}"

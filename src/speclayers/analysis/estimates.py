@@ -1,0 +1,283 @@
+"""The study's estimates: τ, its differences to the reference, acceptance by category and depth, speed-up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
+import pandas as pd
+
+from speclayers.analysis.drafters import REFERENCE_KIND
+from speclayers.analysis.statistics import (
+    Counts,
+    Interval,
+    Metric,
+    Resampling,
+    holm,
+    paired_difference,
+    rank_correlation,
+    ratio_interval,
+    speed_up,
+    tau_by_seed,
+    tau_interval,
+    verdict,
+)
+from speclayers.analysis.warehouse import Connection, query
+
+REFERENCE_K = 3
+"""The reference selector's set with this many layers is what others are compared with."""
+
+SET_KEYS = ["model", "layer_set", "temperature", "nodes"]
+
+_UNTRAINED = -1  # stands for "no training seed" while grouping
+
+
+class Measured(NamedTuple):
+    """Counts of one layer set at one setting, with what its rows and columns are."""
+
+    seeds: list[int]
+    questions: list[int]
+    counts: Counts
+
+
+def question_counts(connection: Connection) -> pd.DataFrame:
+    """Sum tokens and whole cycles of each drafter, setting and question; a question's turns belong together."""
+    return query(
+        connection,
+        f"""
+        select c.model, r.layer_set, c.temperature, c.nodes, c.question_id, any_value(c.category) as category,
+               coalesce(c.train_seed, {_UNTRAINED}) as seed,
+               coalesce(sum(c.emitted) filter (not c.cut_by_budget), 0)::double as emitted,
+               (count(*) filter (not c.cut_by_budget))::double as cycles,
+               count(*) filter (c.cut_by_budget) as cut_cycles
+        from cycles as c join runs as r using (model, drafter, temperature, nodes)
+        group by c.model, r.layer_set, c.temperature, c.nodes, c.question_id, seed
+        order by all
+        """,
+    )
+
+
+def measured(rows: pd.DataFrame) -> Measured:
+    """Arrange one layer set's rows of `question_counts` as seeds × questions that every seed answered."""
+    emitted = rows.pivot(index="seed", columns="question_id", values="emitted").dropna(axis=1)
+    cycles = rows.pivot(index="seed", columns="question_id", values="cycles")[emitted.columns]
+    counts = Counts(emitted.to_numpy(np.float64), cycles.to_numpy(np.float64))
+    return Measured([int(seed) for seed in emitted.index], [int(question) for question in emitted.columns], counts)
+
+
+def align(ours: Measured, reference: Measured) -> tuple[Counts, Counts] | None:
+    """Pair two layer sets by question and training seed; a drafter without training pairs with every seed.
+
+    Returns:
+        Counts of equal shape, or None when they share no seed.
+    """
+    untrained = [_UNTRAINED]
+    if untrained in (ours.seeds, reference.seeds):
+        seeds = reference.seeds if ours.seeds == untrained else ours.seeds
+    else:
+        seeds = [seed for seed in ours.seeds if seed in reference.seeds]
+    if not seeds:
+        return None
+    questions = [question for question in ours.questions if question in set(reference.questions)]
+    return _pick(ours, seeds, questions), _pick(reference, seeds, questions)
+
+
+def _pick(measured: Measured, seeds: list[int], questions: list[int]) -> Counts:
+    rows = [0 if measured.seeds == [_UNTRAINED] else measured.seeds.index(seed) for seed in seeds]
+    columns = [measured.questions.index(question) for question in questions]
+    picked = np.ix_(rows, columns)
+    return Counts(measured.counts.emitted[picked], measured.counts.cycles[picked])
+
+
+def _columns(name: str, interval: Interval) -> dict[str, float]:
+    return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+
+
+def _sets(counts: pd.DataFrame) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
+    for key, rows in counts.groupby(SET_KEYS, sort=True):
+        yield dict(zip(SET_KEYS, key, strict=True)), rows
+
+
+def estimate_tau(counts: pd.DataFrame, plan: Resampling) -> pd.DataFrame:
+    """Estimate both τ of every layer set at every setting."""
+    rows = []
+    for key, of_set in _sets(counts):
+        found = measured(of_set)
+        row = key | {"questions": int(found.counts.measured().sum()), "seeds": len(found.seeds)}
+        row |= {"cycles": int(of_set["cycles"].sum()), "cut_cycles": int(of_set["cut_cycles"].sum())}
+        for metric in get_args(Metric):
+            row |= _columns(metric, tau_interval(found.counts, metric, plan))
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def estimate_categories(counts: pd.DataFrame, plan: Resampling) -> pd.DataFrame:
+    """Estimate both τ of every layer set in each category of questions."""
+    rows = []
+    for key, of_set in _sets(counts):
+        for category, part in of_set.groupby("category", sort=True):
+            found = measured(part)
+            row = key | {"category": category, "questions": int(found.counts.measured().sum())}
+            for metric in get_args(Metric):
+                row |= _columns(metric, tau_interval(found.counts, metric, plan))
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+# ---------------------------------------------------------------- comparisons
+
+
+def reference_sets(connection: Connection, reference: str) -> dict[str, str]:
+    """Return each model's reference layer set: that of REFERENCE_K layers, else of the fewest asked for."""
+    rows = query(
+        connection,
+        """
+        select model, arg_min(layer_set, (k <> ?, k, seed)) as layer_set
+        from selected where selector = ? group by model
+        """,
+        [REFERENCE_K, reference],
+    )
+    return dict(zip(rows["model"], rows["layer_set"], strict=True))
+
+
+def estimate_differences(counts: pd.DataFrame, references: dict[str, str], plan: Resampling) -> pd.DataFrame:
+    """Compare every layer set with its model's reference, at the same temperature and tree size.
+
+    Args:
+        counts: Rows of `question_counts`.
+        references: Each model's reference layer set.
+        plan: Resamples, level and seed.
+    """
+    rows: list[dict[str, Any]] = []
+    for (model, temperature, nodes), group in counts.groupby(["model", "temperature", "nodes"], sort=True):
+        sets = {str(name): measured(part) for name, part in group.groupby("layer_set", sort=True)}
+        reference = references.get(str(model))
+        if reference not in sets:
+            continue
+        setting = {"model": model, "temperature": temperature, "nodes": nodes, "reference": reference}
+        for metric in get_args(Metric):
+            rows += [setting | row for row in _compare(sets, str(reference), metric, plan)]
+    return pd.DataFrame(rows)
+
+
+def _compare(sets: dict[str, Measured], reference: str, metric: Metric, plan: Resampling) -> list[dict[str, Any]]:
+    """Compare all sets of one setting with the reference and adjust their p-values together."""
+    rows = []
+    for name, found in sets.items():
+        pair = None if name == reference else align(found, sets[reference])
+        if pair is None:
+            continue
+        gap = paired_difference(*pair, metric, plan)
+        base = pair[1].at(pair[0].measured() & pair[1].measured())
+        row = {"layer_set": name, "metric": metric} | _columns("difference", Interval(gap.value, gap.low, gap.high))
+        row |= {"relative": gap.value / tau_by_seed(base, metric).mean() if gap.questions else np.nan}
+        row |= {"p": gap.p, "detectable": gap.detectable, "questions": gap.questions, "seeds": gap.seeds}
+        rows.append(row | {"scope": "layers" if gap.speaks_of_layers else "these heads"})
+    for row, adjusted in zip(rows, holm([row["p"] for row in rows]), strict=True):
+        row |= {"p_holm": adjusted, "verdict": verdict(float(row["difference"]), adjusted, plan.confidence)}
+    return rows
+
+
+def estimate_correlations(tau: pd.DataFrame, sets: pd.DataFrame, plan: Resampling) -> pd.DataFrame:
+    """Correlate E(S) with τ over the layer sets of equal size.
+
+    Args:
+        tau: Rows of `estimate_tau`.
+        sets: Columns model, layer_set, kind, k and score, the set's E(S).
+        plan: Level of the interval.
+    """
+    if tau.empty:
+        return pd.DataFrame()
+    joined = tau.merge(sets[sets["kind"] == REFERENCE_KIND], on=["model", "layer_set"])
+    joined = joined.dropna(subset=["score", "tau_question", "k"])
+    rows = []
+    for key, group in joined.groupby(["model", "temperature", "nodes", "k"], sort=True):
+        rho = rank_correlation(group["score"].to_numpy(), group["tau_question"].to_numpy(), plan.confidence)
+        names = ("model", "temperature", "nodes", "k")
+        rows.append(dict(zip(names, key, strict=True)) | {"sets": len(group)} | _columns("rho", rho))
+    return pd.DataFrame(rows)
+
+
+# ---------------------------------------------------------------- depth and speed
+
+
+def estimate_depths(connection: Connection, plan: Resampling) -> pd.DataFrame:
+    """Estimate acceptance at each depth among cycles that accepted down to the one before.
+
+    A depth counts in cycles whose drafted tree goes that deep; a path that ends earlier than the
+    tree's longest one counts as not accepted below its end.
+    """
+    rows = query(
+        connection,
+        """
+        select c.model, r.layer_set, c.temperature, c.nodes, d.draft_depth, c.question_id,
+               count(*)::double as reached,
+               (count(*) filter (c.accepted >= d.draft_depth))::double as accepted
+        from cycles as c
+        join runs as r using (model, drafter, temperature, nodes),
+        lateral (select unnest(range(1, c.depth + 1)) as draft_depth) as d
+        where not c.cut_by_budget and c.accepted >= d.draft_depth - 1
+        group by all order by all
+        """,
+    )
+    found = []
+    for key, group in rows.groupby([*SET_KEYS, "draft_depth"], sort=True):
+        interval = ratio_interval(group["accepted"].to_numpy(), group["reached"].to_numpy(), plan)
+        named = dict(zip([*SET_KEYS, "draft_depth"], key, strict=True))
+        found.append(named | {"reached": int(group["reached"].sum())} | _columns("acceptance", interval))
+    return pd.DataFrame(found)
+
+
+def estimate_speed(connection: Connection, plan: Resampling) -> pd.DataFrame:
+    """Estimate the speed-up over plain decoding, and where the time goes.
+
+    One verification in plain forward passes is its time per token × τ ÷ plain decoding's time per token.
+    """
+    rows = query(
+        connection,
+        """
+        with passes as (
+            select model, drafter, temperature, nodes, sum(emitted) / count(*) as emitted_per_cycle
+            from cycles group by all
+        ), labels as (select distinct model, drafter, layer_set from runs)
+        select s.model, coalesce(l.layer_set, s.drafter) as layer_set, s.temperature, s.nodes, s.question_id,
+               sum(s.baseline_wall_s) as baseline_s, sum(s.baseline_new_tokens)::double as baseline_tokens,
+               sum(s.wall_s) as wall_s, sum(s.new_tokens)::double as tokens,
+               sum(s.draft_s) as draft_s, sum(s.verify_s) as verify_s, sum(s.other_s) as other_s,
+               avg(p.emitted_per_cycle) as emitted_per_cycle
+        from speed as s
+        left join labels as l using (model, drafter)
+        left join passes as p using (model, drafter, temperature, nodes)
+        group by s.model, l.layer_set, s.drafter, s.temperature, s.nodes, s.question_id
+        order by all
+        """,
+    )
+    found = [key | _speed(group, plan) for key, group in _sets(rows)]
+    return pd.DataFrame(found)
+
+
+def _speed(group: pd.DataFrame, plan: Resampling) -> dict[str, Any]:
+    by_question = group.groupby("question_id").sum(numeric_only=True)
+    columns = by_question.astype(np.float64)
+    interval = speed_up(
+        columns["baseline_s"].to_numpy(),
+        columns["baseline_tokens"].to_numpy(),
+        columns["wall_s"].to_numpy(),
+        columns["tokens"].to_numpy(),
+        plan,
+    )
+    total = {str(name): float(value) for name, value in by_question.sum().items()}
+    plain = _ratio(total["baseline_s"], total["baseline_tokens"])
+    verify = _ratio(total["verify_s"], total["tokens"]) * float(group["emitted_per_cycle"].mean())
+    return _columns("speed_up", interval) | {
+        **{f"{part}_share": _ratio(total[f"{part}_s"], total["wall_s"]) for part in ("draft", "verify", "other")},
+        "tokens_per_s": _ratio(total["tokens"], total["wall_s"]),
+        "baseline_tokens_per_s": _ratio(total["baseline_tokens"], total["baseline_s"]),
+        "verify_forwards": _ratio(verify, plain),
+        "questions": len(by_question),
+    }
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator else float("nan")

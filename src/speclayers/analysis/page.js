@@ -1,0 +1,13 @@
+"use strict";
+// Text and lines of the charts are currentColor and CSS variables, so light, dark and print need no redrawing.
+const charts = JSON.parse(document.getElementById("charts").textContent);
+for (const place of document.querySelectorAll("[data-figure]")) {
+  vegaEmbed(place, charts[place.dataset.figure], {
+    renderer: "svg",
+    actions: false,
+    ast: true, // expressions are interpreted, never compiled: the page's policy forbids eval
+    tooltip: { theme: "page" },
+  }).catch((error) => {
+    place.textContent = `This chart could not be drawn: ${error.message}`;
+  });
+}

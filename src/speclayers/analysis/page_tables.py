@@ -1,0 +1,294 @@
+"""The tables of the report's page: words and numbers, ready to print."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from speclayers.analysis.drafters import layers_label
+from speclayers.analysis.geometry_figures import of_model
+from speclayers.analysis.study import HEADLINE_METRIC, Study, rows_of, runners_up, stability
+from speclayers.analysis.wording import MISSING, confidence_level, estimate, interval, number, percent, signed
+
+MOST_DISAGREEMENTS = 50
+
+
+@dataclass(frozen=True)
+class PageTable:
+    """A table of the page.
+
+    Args:
+        caption: What it tells and how to read it.
+        head: Column titles; those of `numbers` are set flush right.
+        rows: Cells as text.
+        numbers: Places of the columns that hold numbers.
+    """
+
+    caption: str
+    head: Sequence[str]
+    rows: list[list[str]]
+    numbers: frozenset[int]
+
+
+def _table(caption: str, head: Sequence[str], rows: list[list[Any]]) -> PageTable:
+    """Build a table; a title that starts with # is that of a column of numbers."""
+    numbers = frozenset(place for place, title in enumerate(head) if title.startswith("#"))
+    cells = [[MISSING if _unknown(cell) else str(cell) for cell in row] for row in rows]
+    return PageTable(caption, [title.removeprefix("#") for title in head], cells, numbers)
+
+
+def _unknown(cell: object) -> bool:
+    return cell is None or cell == "" or (isinstance(cell, float) and cell != cell)
+
+
+def _whole(value: Any) -> str:
+    return number(value, 0)
+
+
+def _estimate(row: dict[str, Any], name: str, digits: int = 2) -> str:
+    return estimate(row[name], row[f"{name}_low"], row[f"{name}_high"], digits)
+
+
+def tau(study: Study) -> PageTable:
+    """Return τ of every layer set at every setting."""
+    rows = [
+        [row["model"], row["layer_set"], row["selectors"], _whole(row["k"]), f"{row['temperature']:g}", row["nodes"]]
+        + [_estimate(row, "tau_question"), _estimate(row, "tau_pooled")]
+        + [row[name] for name in ("questions", "seeds", "cycles", "cut_cycles")]
+        for model in study.models
+        for row in rows_of(of_model(study.tau, model))
+    ]
+    level = confidence_level(study.confidence)
+    caption = (
+        f"Mean accepted tokens τ: tokens emitted per verification, the target's own included, with {level} limits"
+        " (bootstrap over questions). Cycles cut by the token budget are left out and counted in the last column."
+    )
+    head = [
+        "model",
+        "layer set",
+        "chosen by",
+        "#k",
+        "#T",
+        "#nodes",
+        "#τ, mean over questions",
+        "#τ, pooled over cycles",
+    ]
+    return _table(caption, [*head, "#questions", "#seeds", "#cycles", "#cut"], rows)
+
+
+def comparisons(study: Study, model: str) -> PageTable:
+    """Return one model's differences to the reference, with verdicts."""
+    rows = of_model(study.comparisons, model)
+    keys = ["layer_set", "temperature", "nodes"]
+    pooled = rows[rows["metric"] != HEADLINE_METRIC].set_index(keys)
+    cells = []
+    for row in rows_of(rows[rows["metric"] == HEADLINE_METRIC]):
+        other = pooled.loc[tuple(row[key] for key in keys)].to_dict()
+        cells.append(
+            [
+                row["layer_set"],
+                row["selectors"],
+                f"{row['temperature']:g}",
+                row["nodes"],
+                _difference(row),
+                percent(row["relative"], 1),
+                number(row["p"], 4),
+                number(row["p_holm"], 4),
+                _verdict(row),
+                number(row["detectable"], 3),
+                _difference(other),
+                _verdict(other),
+            ]
+        )
+    reference = rows["reference"].iloc[0] if len(rows) else MISSING
+    scopes = sorted(set(rows["scope"]))
+    caption = (
+        f"Differences to {study.reference} {reference}, paired by question; verdicts after Holm over the sets of one"
+        f" temperature and tree size, speaking of {' or '.join(scopes) or MISSING}. Smallest: the difference that"
+        " a single comparison would have found at 80 % power."
+    )
+    head = [
+        "layer set",
+        "chosen by",
+        "#T",
+        "#nodes",
+        "#Δτ, mean over questions",
+        "#relative",
+        "#p",
+        "#p, Holm",
+        "verdict",
+    ]
+    return _table(caption, [*head, "#smallest", "#Δτ, pooled", "verdict, pooled"], cells)
+
+
+def _difference(row: dict[str, Any]) -> str:
+    limits = interval(row["difference_low"], row["difference_high"], 3)
+    return f"{signed(row['difference'])} {limits}".rstrip()
+
+
+def _verdict(row: dict[str, Any]) -> str:
+    word = str(row["verdict"])
+    return f"distinguishable: {word}" if word in ("higher", "lower") else word
+
+
+def filter_effect(study: Study, model: str) -> PageTable:
+    """Return how much the token filter changes the variance over prompts, beside its random control."""
+    cells = [
+        [row["segment"], _whole(row["n_prompts"])]
+        + [number(row[f"variance_{name}"], 4) for name in ("all", "filtered", "random")]
+        + [_share(row, "reduction"), _share(row, "reduction_random")]
+        for row in rows_of(of_model(study.filter_effect, model))
+    ]
+    head = ["part", "#prompts", "#variance, all", "#filtered", "#random", "#cut against all", "#cut against random"]
+    caption = "Variance over prompts of a layer's entropy (nats²), mean over the layers of each part of the depth."
+    return _table(caption, head, cells)
+
+
+def _share(row: dict[str, Any], name: str) -> str:
+    limits = [percent(row[f"{name}_{end}"]) for end in ("low", "high")]
+    shown = "" if MISSING in limits else f" [{', '.join(limits)}]"
+    return percent(row[name]) + shown
+
+
+def selections(study: Study) -> PageTable:
+    """Return what every selector chose, and why."""
+    sizes = dict(zip(study.targets["model"], study.targets["n_layers"], strict=True))
+    cells = []
+    for row in rows_of(study.selected):
+        n_layers = sizes[row["model"]]
+        shares = [f"{layers_label([layer], n_layers)} {percent(share)}" for layer, share in stability(row["stability"])]
+        others = [
+            f"{layers_label(layers, n_layers)} ({number(score, 3)})" for layers, score in runners_up(row["runner_up"])
+        ]
+        cells.append(
+            [
+                row["model"],
+                row["label"],
+                _whole(row["k"]),
+                row["layer_set"],
+                number(row["score"], 3),
+                ", ".join(shares),
+                ", ".join(others[:2]),
+                "yes" if row["trained"] else "no",
+                row["reason"],
+            ]
+        )
+    head = [
+        "model",
+        "selector",
+        "#k",
+        "layers",
+        "#E(S), nats",
+        "picked in half-samples",
+        "runners-up",
+        "trained",
+        "reason",
+    ]
+    caption = (
+        "Chosen layers, 0 the embedding and N the last block before the final norm. E(S) is the entropy of the set;"
+        " stability is the share of half-samples of prompts that pick each layer."
+    )
+    return _table(caption, head, cells)
+
+
+def heads(study: Study) -> PageTable:
+    """Return how the trained heads ended."""
+    cells = [
+        [row["model"], row["drafter"], _whole(row["draft_vocabulary"]), percent(row["coverage"], 1), row["steps"]]
+        + [" / ".join(number(value) for value in row[name]) for name in ("final_loss", "final_accuracy")]
+        + [number(row["simulated_length"])]
+        for row in rows_of(study.heads)
+    ]
+    head = ["model", "head", "#draft vocabulary", "#coverage", "#steps", "#loss by TTT step", "#accuracy by TTT step"]
+    caption = "Trained heads: loss in nats and accuracy on training responses, mean over the last tenth of the steps."
+    return _table(caption, [*head, "#simulated tokens a cycle"], cells)
+
+
+def speed(study: Study) -> PageTable:
+    """Return speed-up and where the time goes."""
+    cells = [
+        [row["model"], row["layer_set"], f"{row['temperature']:g}", row["nodes"], _estimate(row, "speed_up")]
+        + [number(row["tokens_per_s"], 1), number(row["baseline_tokens_per_s"], 1)]
+        + [percent(row[f"{part}_share"]) for part in ("draft", "verify", "other")]
+        + [number(row["verify_forwards"], 1), row["questions"]]
+        for row in rows_of(study.speed)
+    ]
+    head = [
+        "model",
+        "layer set",
+        "#T",
+        "#nodes",
+        "#speed-up",
+        "#tokens/s",
+        "#plain tokens/s",
+        "#drafting",
+        "#verifying",
+    ]
+    caption = (
+        "Speed-up: plain decoding's time per token over the drafter's, both interleaved on the same questions, the"
+        f" prompt's forward pass left out; {confidence_level(study.confidence)} limits by bootstrap over questions. One"
+        " verification is told in plain forward passes. It holds for the machine it was measured on."
+    )
+    return _table(caption, [*head, "#other", "#a verification, in forwards", "#questions"], cells)
+
+
+def costs(study: Study) -> PageTable:
+    """Return what the jobs of each rule cost."""
+    cells = [
+        [
+            row["rule"],
+            row["model"],
+            row["jobs"],
+            number(row["seconds"], 1),
+            number(row["cpu_seconds"], 1),
+            _whole(row["max_rss_mb"]),
+        ]
+        for row in rows_of(study.costs)
+    ]
+    head = ["rule", "model", "#jobs", "#seconds", "#processor seconds", "#most memory, MB"]
+    return _table("Job seconds by rule and model; a dash where a job was too short to sample.", head, cells)
+
+
+def exactness(study: Study) -> PageTable:
+    """Return how many turns equal plain greedy decoding, run by run."""
+    cells = [
+        [row["model"], row["drafter"], f"{row['temperature']:g}", row["nodes"], row["turns"]]
+        + [_whole(row[name]) for name in ("identical", "ties", "different")]
+        + [row["exactness"]]
+        for row in rows_of(study.runs)
+    ]
+    head = ["model", "drafter", "#T", "#nodes", "#turns", "#identical", "#ties", "#different", "verdict"]
+    caption = (
+        "Token ids against plain greedy decoding, counted anew from the ids. A tie: plain decoding's two best logits"
+        " are closer than 0.001 at the first difference. Not applicable where tokens are sampled (T > 0)."
+    )
+    return _table(caption, head, cells)
+
+
+def disagreements(study: Study) -> PageTable:
+    """Return the turns that differ from plain greedy decoding, the first MOST_DISAGREEMENTS."""
+    rows = study.disagreements
+    cells = [
+        [
+            row["model"],
+            row["drafter"],
+            row["nodes"],
+            row["question_id"],
+            row["turn"],
+            _whole(row["first_difference"]),
+            number(row["margin_there"], 4),
+        ]
+        for row in rows_of(rows.head(MOST_DISAGREEMENTS))
+    ]
+    caption = f"Turns that differ at T = 0: {len(cells)} of {len(rows)}, with plain decoding's top-2 logit gap there."
+    return _table(caption, ["model", "drafter", "#nodes", "#question", "#turn", "#position", "#gap"], cells)
+
+
+def provenance(study: Study) -> PageTable:
+    """Return versions, hashes, seeds and settings."""
+    rows: pd.DataFrame = study.provenance
+    cells = [[row["model"], row["part"], row["key"], row["value"]] for row in rows_of(rows)]
+    return _table("Where the numbers come from.", ["model", "part", "fact", "value"], cells)

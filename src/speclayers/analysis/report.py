@@ -1,0 +1,219 @@
+"""The study's page: one HTML file that needs no network, and its figures as SVG and PNG."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Literal
+
+import vl_convert
+from jinja2 import Environment
+from markupsafe import Markup
+from tqdm import tqdm
+
+from speclayers.analysis import acceptance_figures, geometry_figures, page_tables, run_figures
+from speclayers.analysis.answer import answer, headline_comparisons
+from speclayers.analysis.figures import Figure
+from speclayers.analysis.geometry_figures import of_model
+from speclayers.analysis.page_tables import PageTable
+from speclayers.analysis.study import Study
+from speclayers.analysis.wording import count
+from speclayers.tables import atomic_path, write_text
+
+PNG_SCALE = 2
+
+
+@dataclass(frozen=True)
+class Block:
+    """A piece of a section."""
+
+    kind: Literal["heading", "text", "figure", "table"]
+    content: str | Figure | PageTable
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of the page; `name` is its anchor."""
+
+    name: str
+    title: str
+    blocks: list[Block]
+
+
+def sections(study: Study) -> list[Section]:
+    """Return the page's sections; each says what is missing where there are no data."""
+    builders = (
+        ("acceptance", "Tokens accepted", _acceptance),
+        ("layers", "The layers", _layers),
+        ("selections", "Which layers were chosen", _selections),
+        ("training", "Training of the heads", _training),
+        ("time", "Time", _time),
+        ("exactness", "Exactness", _exactness),
+        ("provenance", "Provenance", _provenance),
+    )
+    return [Section(name, title, list(build(study))) for name, title, build in builders]
+
+
+def write_report(study: Study, report: Path, figures: Path) -> None:
+    """Write the page, and each of its figures as SVG and PNG.
+
+    Args:
+        study: What is told.
+        report: HTML file to write.
+        figures: Folder to write; what lay there before is removed.
+
+    Raises:
+        UserError: A file cannot be written.
+    """
+    parts = sections(study)
+    drawn = [block.content for part in parts for block in part.blocks if isinstance(block.content, Figure)]
+    write_figures(drawn, figures)
+    write_text(report, render(study, parts, drawn))
+
+
+def write_figures(drawn: list[Figure], folder: Path) -> None:
+    """Write figures as SVG and PNG, on white, each with its title.
+
+    Raises:
+        UserError: A file cannot be written.
+    """
+    shutil.rmtree(folder, ignore_errors=True)  # figures of sets that are gone must not stay
+    folder.mkdir(parents=True)
+    for figure in tqdm(drawn, desc="figures", disable=None, mininterval=1):
+        vega = vl_convert.vegalite_to_vega(figure.for_file())
+        with atomic_path(folder / f"{figure.name}.svg") as path:
+            path.write_text(vl_convert.vega_to_svg(vega), encoding="utf-8")
+        with atomic_path(folder / f"{figure.name}.png") as path:
+            path.write_bytes(vl_convert.vega_to_png(vega, scale=PNG_SCALE))
+
+
+def render(study: Study, parts: list[Section], drawn: list[Figure]) -> str:
+    """Return the page as HTML; every text is escaped, and the scripts are inlined once."""
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string(_resource("page.html.j2"))
+    return template.render(
+        title=f"Which layers should feed the drafter? Study {study.fact('study', 'name')}",
+        answer=answer(study),
+        warnings=_warnings(study),
+        sections=parts,
+        charts=_embedded({figure.name: figure.for_page() for figure in drawn}),
+        style=Markup(_resource("page.css")),
+        script=Markup(_resource("page.js")),
+        bundle=Markup(_bundle()),
+    )
+
+
+@cache
+def _bundle() -> str:
+    """Return Vega, Vega-Lite and Vega-Embed as one script."""
+    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
+
+
+def _resource(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _embedded(charts: dict[str, object]) -> Markup:
+    """Return JSON that cannot end its script element, whatever the names in it."""
+    text = json.dumps(charts, ensure_ascii=False, allow_nan=False)
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+
+
+def _warnings(study: Study) -> list[str]:
+    failed = study.runs[study.runs["exactness"] == "different"]
+    if failed.empty:
+        return []
+    turns = count(int(failed["different"].sum()), "turn")
+    return [f"{turns} in {count(len(failed), 'run')} differ from plain greedy decoding; see Exactness."]
+
+
+# ---------------------------------------------------------------- sections
+
+
+def _text(text: str) -> Block:
+    return Block("text", text)
+
+
+def _shown(*drawn: Figure | None) -> Iterator[Block]:
+    yield from (Block("figure", figure) for figure in drawn if figure is not None)
+
+
+def _acceptance(study: Study) -> Iterator[Block]:
+    if study.tau.empty:
+        yield _text("No acceptance was measured in this study.")
+        return
+    yield Block("table", page_tables.tau(study))
+    for model in study.models:
+        yield Block("heading", model)
+        if of_model(study.tau, model).empty:
+            yield _text("No acceptance was measured on this model.")
+            continue
+        if headline_comparisons(study, model).empty:
+            yield _text(f"There is no set to compare with {study.reference}.")
+        else:
+            yield from _shown(acceptance_figures.forest(study, model))
+            yield Block("table", page_tables.comparisons(study, model))
+        yield from _shown(
+            acceptance_figures.categories(study, model),
+            acceptance_figures.depths(study, model),
+            acceptance_figures.prediction(study, model),
+        )
+
+
+def _layers(study: Study) -> Iterator[Block]:
+    for model in study.models:
+        yield Block("heading", model)
+        drawn = geometry_figures.figures(study, model)
+        yield from _shown(*drawn)
+        if not drawn:
+            yield _text("No geometry was measured on this model.")
+        if len(of_model(study.filter_effect, model)):
+            yield Block("table", page_tables.filter_effect(study, model))
+
+
+def _selections(study: Study) -> Iterator[Block]:
+    if study.selected.empty:
+        yield _text("No selector chose layers.")
+        return
+    yield Block("table", page_tables.selections(study))
+
+
+def _training(study: Study) -> Iterator[Block]:
+    if study.heads.empty:
+        yield _text("No head was trained in this study.")
+        return
+    yield Block("table", page_tables.heads(study))
+    for model in study.models:
+        yield from _shown(run_figures.training(study, model))
+
+
+def _time(study: Study) -> Iterator[Block]:
+    if study.speed.empty:
+        yield _text("No decoding was timed in this study.")
+    else:
+        yield Block("table", page_tables.speed(study))
+        for model in study.models:
+            yield from _shown(run_figures.time_split(study, model))
+    if study.costs.empty:
+        yield _text("No job was measured.")
+        return
+    yield from _shown(run_figures.costs(study))
+    yield Block("table", page_tables.costs(study))
+
+
+def _exactness(study: Study) -> Iterator[Block]:
+    if study.runs.empty:
+        yield _text("Nothing was decoded, so nothing can be compared with plain decoding.")
+        return
+    yield Block("table", page_tables.exactness(study))
+    if len(study.disagreements):
+        yield Block("table", page_tables.disagreements(study))
+
+
+def _provenance(study: Study) -> Iterator[Block]:
+    yield Block("table", page_tables.provenance(study))

@@ -1,0 +1,205 @@
+"""The whole study: built from the summaries, and read back for the answer, the charts and the page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from speclayers.analysis import estimates
+from speclayers.analysis.provenance import facts_frame, read_jobs, targets_frame
+from speclayers.analysis.statistics import Resampling
+from speclayers.analysis.warehouse import (
+    Connection,
+    create_set_views,
+    create_views,
+    query,
+    unite_summaries,
+    write_estimate,
+)
+from speclayers.errors import UserError
+from speclayers.specs import AggregateSpec
+from speclayers.targets.manifest import Manifest
+
+HEADLINE_METRIC = "tau_question"
+"""The τ whose comparisons the answer speaks of: questions are what is resampled."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """What the answer and the page tell, one table each; see `schemas` and `views.sql` for the columns."""
+
+    facts: pd.DataFrame
+    targets: pd.DataFrame
+    tau: pd.DataFrame
+    comparisons: pd.DataFrame
+    categories: pd.DataFrame
+    depths: pd.DataFrame
+    speed: pd.DataFrame
+    correlations: pd.DataFrame
+    selected: pd.DataFrame
+    sets: pd.DataFrame
+    entropy: pd.DataFrame
+    cka: pd.DataFrame
+    turning: pd.DataFrame
+    filter_effect: pd.DataFrame
+    training: pd.DataFrame
+    heads: pd.DataFrame
+    runs: pd.DataFrame
+    costs: pd.DataFrame
+    provenance: pd.DataFrame
+    disagreements: pd.DataFrame
+
+    @property
+    def models(self) -> list[str]:
+        """Models of the study, in its order."""
+        return list(self.targets["model"])
+
+    def fact(self, part: str, key: str) -> str:
+        """Return a fact that holds for the whole study."""
+        found = self.facts[(self.facts["part"] == part) & (self.facts["key"] == key)]
+        return str(found["value"].iloc[0])
+
+    @property
+    def reference(self) -> str:
+        """Selector that every set is compared with."""
+        return self.fact("statistics", "reference")
+
+    @property
+    def confidence(self) -> float:
+        """Level of the intervals."""
+        return float(self.fact("statistics", "confidence"))
+
+
+def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return a frame's rows, each a value by column name."""
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+
+
+def settings_of(rows: pd.DataFrame) -> list[tuple[float, int, pd.DataFrame]]:
+    """Return the settings among some rows, lowest temperature and smallest tree first, each with its rows."""
+    keys = rows[["temperature", "nodes"]].drop_duplicates().sort_values(["temperature", "nodes"])
+    found = zip(keys["temperature"].tolist(), keys["nodes"].tolist(), strict=True)
+    return [(t, n, rows[(rows["temperature"] == t) & (rows["nodes"] == n)]) for t, n in found]
+
+
+_ENTROPY = """
+    select model, layer, subset, sinks_kept, preprocessing, 'pooled' as aggregation, n_tokens,
+           entropy, ci_low as low, ci_high as high, 1 as prompts
+    from geometry_entropy where alpha = 1 and sample_id is null
+    union all
+    select model, layer, subset, sinks_kept, preprocessing, 'per prompt' as aggregation, sum(n_tokens)::bigint,
+           avg(entropy), avg(entropy) - stddev_samp(entropy), avg(entropy) + stddev_samp(entropy), count(*)
+    from geometry_entropy where alpha = 1 and sample_id is not null
+    group by model, layer, subset, sinks_kept, preprocessing
+    order by all
+"""
+
+_TRAINING = """
+    with bins as (
+        select *, ceil(step * 60.0 / max(step) over (partition by model, drafter)) as bin from training
+    )
+    select model, drafter, ttt_step, max(step) as step, avg(loss) as loss, avg(accuracy) as accuracy
+    from bins group by model, drafter, ttt_step, bin order by model, drafter, ttt_step, step
+"""
+
+_DISAGREEMENTS = """
+    select model, drafter, temperature, nodes, question_id, turn, first_difference, margin_there
+    from turns where identical_to_greedy = false order by all
+"""
+
+
+def read_study(connection: Connection) -> Study:
+    """Read what the answer and the page tell from a study's database."""
+    whole = {
+        "facts": "facts",
+        "targets": "targets",
+        "tau": "acceptance_summary",
+        "comparisons": "comparisons",
+        "categories": "category_estimates order by all",
+        "depths": "depth_estimates order by all",
+        "speed": "speed_estimates order by all",
+        "correlations": "correlations order by all",
+        "selected": "selected order by model, selector, k, seed",
+        "sets": "sets order by model, layer_set",
+        "turning": "geometry_turning order by model, layer",
+        "filter_effect": "geometry_filter_effect",
+        "heads": "heads order by model, drafter",
+        "runs": "runs order by model, temperature, nodes, drafter",
+        "costs": "costs",
+        "provenance": "provenance",
+    }
+    tables = {name: query(connection, f"from {source}") for name, source in whole.items()}
+    cka = "select * from geometry_cka where estimator = 'debiased' and subset = 'filtered' order by all"
+    return Study(
+        **tables,
+        cka=query(connection, cka),
+        entropy=query(connection, _ENTROPY),
+        training=query(connection, _TRAINING),
+        disagreements=query(connection, _DISAGREEMENTS),
+    )
+
+
+def build_study(
+    connection: Connection,
+    summaries: Mapping[str, Path],
+    manifests: Mapping[str, Manifest],
+    benchmarks: Path | None,
+    spec: AggregateSpec,
+    fingerprint: str,
+) -> None:
+    """Fill an empty database with all models' tables, the estimates and the views.
+
+    Args:
+        connection: The database.
+        summaries: Folder of each model's summary.
+        manifests: What each fetched target is.
+        benchmarks: Folder of what Snakemake measured of the jobs.
+        spec: Settings of the statistics.
+        fingerprint: Fingerprint of the aggregation.
+
+    Raises:
+        UserError: A summary, manifest or measurement is missing or broken.
+    """
+    if set(manifests) != set(summaries):
+        apart = sorted(set(manifests) ^ set(summaries))
+        raise UserError(f"--target and --summary: name different models: {', '.join(apart)}")
+    manifests = {model: manifests[model] for model in summaries}
+    plan = Resampling(spec.statistics.resamples, spec.statistics.confidence, spec.statistics.seed)
+    unite_summaries(connection, summaries)
+    jobs = pd.DataFrame() if benchmarks is None else read_jobs(benchmarks, summaries)
+    write_estimate(connection, "jobs", jobs)
+    write_estimate(connection, "targets", targets_frame(manifests))
+    create_set_views(connection)
+    write_estimate(connection, "facts", facts_frame(manifests, summaries, spec, fingerprint))
+    counts = estimates.question_counts(connection)
+    tau = estimates.estimate_tau(counts, plan)
+    write_estimate(connection, "tau_estimates", tau)
+    write_estimate(connection, "category_estimates", estimates.estimate_categories(counts, plan))
+    write_estimate(connection, "depth_estimates", estimates.estimate_depths(connection, plan))
+    write_estimate(connection, "speed_estimates", estimates.estimate_speed(connection, plan))
+    _write_comparisons(connection, counts, tau, spec.statistics.reference, plan)
+    create_views(connection)
+
+
+def _write_comparisons(
+    connection: Connection, counts: pd.DataFrame, tau: pd.DataFrame, reference: str, plan: Resampling
+) -> None:
+    references = estimates.reference_sets(connection, reference)
+    write_estimate(connection, "differences", estimates.estimate_differences(counts, references, plan))
+    sets = query(connection, "select model, layer_set, kind, k, score from sets")
+    write_estimate(connection, "correlations", estimates.estimate_correlations(tau, sets, plan))
+
+
+def stability(text: str | None) -> list[tuple[int, float]]:
+    """Read a selection's stability: each layer with the share of half-samples that picked it."""
+    return [(int(layer), float(share)) for layer, share in json.loads(text or "{}").items()]
+
+
+def runners_up(text: str | None) -> list[tuple[list[int], float]]:
+    """Read a selection's runner-up sets with their E(S), best first."""
+    return [([int(layer) for layer in entry["layers"]], float(entry["score"])) for entry in json.loads(text or "[]")]

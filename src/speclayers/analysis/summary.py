@@ -1,0 +1,264 @@
+"""One model's results united: every stage's table with the keys that place its rows in the study."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from speclayers import tables
+from speclayers.analysis.drafters import parse_drafter
+from speclayers.analysis.schemas import ORIGIN, SUMMARIES
+from speclayers.errors import UserError
+from speclayers.layout import GEOMETRY_TABLES
+from speclayers.tables import Origin, Table, read_json, read_origin, read_table, write_table
+from speclayers.targets.manifest import Manifest
+
+TIE_MARGIN = 1e-3
+"""Below this gap of plain decoding's two best logits, fp32 rounding may pick either."""
+
+
+class Run(NamedTuple):
+    """An acceptance or speed run: drafter and setting."""
+
+    drafter: str
+    temperature: float
+    nodes: int
+
+
+@dataclass(frozen=True)
+class ModelResults:
+    """Where one model's results lie.
+
+    Args:
+        model: Name of the model.
+        dtype: Precision of its forward passes: exactness is gated in float32 only.
+        manifest: What the fetched target is.
+        geometry: Folder of the geometry tables.
+        selections: Table of the chosen layer sets.
+        heads: Folder of each trained head.
+        acceptance: Folder of each acceptance run.
+        baselines: Plain decoding's table at each temperature.
+        speed: Table of each timed run.
+    """
+
+    model: str
+    dtype: str
+    manifest: Manifest
+    geometry: Path
+    selections: Path
+    heads: Mapping[str, Path] = field(default_factory=dict)
+    acceptance: Mapping[Run, Path] = field(default_factory=dict)
+    baselines: Mapping[float, Path] = field(default_factory=dict)
+    speed: Mapping[Run, Path] = field(default_factory=dict)
+
+
+class Exactness(NamedTuple):
+    """How many turns equal plain greedy decoding; None where that is not asked."""
+
+    identical: int | None
+    ties: int | None
+    different: int | None
+    verdict: str
+
+
+def write_summary(results: ModelResults, output: Path, origin: Origin) -> None:
+    """Write one Parquet file for each of layout.SUMMARY_TABLES.
+
+    Args:
+        results: Where the results lie.
+        output: Folder to write to.
+        origin: Goes into each file's metadata.
+
+    Raises:
+        UserError: A result is missing, broken, incomplete, or does not belong to this target.
+    """
+    for name, frame in _summaries(results):
+        write_table(output / f"{name}.parquet", SUMMARIES[name], frame, origin)
+
+
+def _summaries(results: ModelResults) -> Iterator[tuple[str, pd.DataFrame]]:
+    geometry = {"entropy": tables.ENTROPY, "cka": tables.CKA, "gram": tables.GRAM}
+    geometry |= {"turning": tables.TURNING, "filter_effect": tables.FILTER_EFFECT}
+    for name in GEOMETRY_TABLES:
+        frame = read_table(results.geometry / f"{name}.parquet", geometry[name])
+        yield f"geometry_{name}", frame.assign(model=results.model)
+    yield "selections", _selections(results)
+    yield from _head_tables(results)
+    yield from _acceptance_tables(results)
+    parts = [
+        _keyed(read_table(path, tables.SPEED), results.model, run.drafter, run) for run, path in results.speed.items()
+    ]
+    yield "speed", _united(parts, SUMMARIES["speed"])
+
+
+def _selections(results: ModelResults) -> pd.DataFrame:
+    frame = read_table(results.selections, tables.SELECTIONS)
+    for selector, layers in zip(frame["selector"], frame["layers"], strict=True):
+        if len(layers) and max(layers) > results.manifest.layers:
+            raise UserError(
+                f"{results.selections}: selector {selector} chose layer {max(layers)},"
+                f" but {results.model} has {results.manifest.layers}"
+            )
+    return frame.assign(model=results.model)
+
+
+def _united(parts: list[pd.DataFrame], table: Table) -> pd.DataFrame:
+    if parts:
+        return pd.concat(parts, ignore_index=True)
+    nothing: pd.DataFrame = table.schema.empty_table().to_pandas()
+    return nothing
+
+
+def _keyed(frame: pd.DataFrame, model: str, drafter: str, run: Run | None = None) -> pd.DataFrame:
+    """Add the key columns of a drafter, and of its setting, to every row."""
+    name = parse_drafter(drafter)
+    keys: dict[str, Any] = {
+        "model": model,
+        "drafter": drafter,
+        "layers": pd.Series([name.layers] * len(frame), index=frame.index, dtype=object),
+        "k": pd.Series([None if name.layers is None else len(name.layers)] * len(frame), index=frame.index).astype(
+            "Int32"
+        ),
+        "train_seed": pd.Series([name.seed] * len(frame), index=frame.index).astype("Int64"),
+    }
+    if run is not None:
+        keys |= {"temperature": run.temperature, "nodes": run.nodes}
+    return frame.assign(**keys)
+
+
+def _origin_columns(path: Path) -> dict[str, str | None]:
+    found = read_origin(path)
+    return {column.name: found.get(column.name) for column in ORIGIN}
+
+
+# ---------------------------------------------------------------- heads
+
+
+def _head_tables(results: ModelResults) -> Iterator[tuple[str, pd.DataFrame]]:
+    heads, curves = [], []
+    for drafter, folder in results.heads.items():
+        config = read_json(folder / "config.json")
+        _check_target(folder / "config.json", config, results)
+        training = read_table(folder / "training.parquet", tables.TRAINING)
+        curves.append(_keyed(training, results.model, drafter))
+        row = _final(training) | _origin_columns(folder / "training.parquet")
+        row |= {key: config.get(key) for key in ("draft_vocabulary", "coverage")}
+        heads.append(_keyed(pd.DataFrame([row]), results.model, drafter))
+    yield "heads", _united(heads, SUMMARIES["heads"])
+    yield "training", _united(curves, SUMMARIES["training"])
+
+
+def _check_target(path: Path, config: Mapping[str, Any], results: ModelResults) -> None:
+    found, expected = config.get("target_hash"), results.manifest.target_hash
+    if found is not None and found != expected:
+        raise UserError(
+            f"{path}: target_hash {found[:12]}… is not that of {results.model} ({expected[:12]}…); train the head again"
+        )
+
+
+def _final(training: pd.DataFrame) -> dict[str, Any]:
+    """Average the last tenth of the logged steps, at least one."""
+    steps = np.unique(training["step"])
+    last = training[training["step"].isin(steps[-max(1, len(steps) // 10) :])]
+    by_ttt_step = last.groupby("ttt_step")[["loss", "accuracy"]].mean()
+    return {
+        "steps": int(steps.max()) if steps.size else 0,
+        "final_loss": by_ttt_step["loss"].to_list(),
+        "final_accuracy": by_ttt_step["accuracy"].to_list(),
+        "simulated_length": last["simulated_length"].mean(),
+    }
+
+
+# ---------------------------------------------------------------- acceptance
+
+
+def _acceptance_tables(results: ModelResults) -> Iterator[tuple[str, pd.DataFrame]]:
+    all_turns, all_cycles, runs = [], [], []
+    baselines = {t: read_table(path, tables.BASELINE) for t, path in results.baselines.items()}
+    for run, folder in results.acceptance.items():
+        turns = read_table(folder / "turns.parquet", tables.TURNS)
+        cycles = read_table(folder / "cycles.parquet", tables.CYCLES)
+        if run.temperature not in baselines:
+            raise UserError(f"--baseline: none for temperature {run.temperature}, which {folder} was measured at")
+        _check_complete(folder / "turns.parquet", turns, baselines[run.temperature])
+        counts = exactness(folder / "turns.parquet", turns, baselines[run.temperature], run.temperature, results.dtype)
+        name = parse_drafter(run.drafter)
+        row = {
+            "kind": name.kind,
+            "layer_set": name.layer_set,
+            "turns": len(turns),
+            "questions": turns["question_id"].nunique(),
+            "new_tokens": turns["new_tokens"].sum(),
+            "exactness": counts.verdict,
+        } | _origin_columns(folder / "cycles.parquet")
+        frame = pd.DataFrame([row]).assign(
+            **{key: pd.array([getattr(counts, key)], dtype="Int64") for key in ("identical", "ties", "different")}
+        )
+        runs.append(_keyed(frame, results.model, run.drafter, run))
+        all_turns.append(_keyed(turns, results.model, run.drafter, run))
+        all_cycles.append(_keyed(cycles, results.model, run.drafter, run))
+    yield "turns", _united(all_turns, SUMMARIES["turns"])
+    yield "cycles", _united(all_cycles, SUMMARIES["cycles"])
+    yield "runs", _united(runs, SUMMARIES["runs"])
+
+
+def _check_complete(path: Path, turns: pd.DataFrame, baseline: pd.DataFrame) -> None:
+    """Refuse a run that answered other turns than plain decoding did."""
+    answered, asked = (set(zip(f["question_id"], f["turn"], strict=True)) for f in (turns, baseline))
+    if len(answered) != len(turns):
+        raise UserError(f"{path}: holds a turn twice; delete it and run again")
+    if answered != asked:
+        question, turn = min(answered ^ asked)
+        where = "is missing" if (question, turn) in asked else "was not asked in plain decoding"
+        raise UserError(f"{path}: question {question} turn {turn} {where}; delete it and run again")
+
+
+def exactness(path: Path, turns: pd.DataFrame, baseline: pd.DataFrame, temperature: float, dtype: str) -> Exactness:
+    """Count anew, from the token ids, which turns equal plain greedy decoding.
+
+    Args:
+        path: Where the turns were read, for messages.
+        turns: Rows of an acceptance run.
+        baseline: Plain decoding's rows for the same turns.
+        temperature: Above 0 nothing is compared.
+        dtype: Precision of the forward passes; below float32 differences are expected.
+
+    Raises:
+        UserError: The run's own count says otherwise.
+    """
+    if temperature > 0:
+        return Exactness(None, None, None, "not applicable")
+    plain = {(row.question_id, row.turn): row for row in baseline.itertuples()}
+    identical = ties = different = 0
+    for row in turns.itertuples():
+        expected = plain[row.question_id, row.turn]
+        position = first_difference(np.asarray(row.output_ids), np.asarray(expected.output_ids))
+        if (position is None) != bool(row.identical_to_greedy):
+            raise UserError(
+                f"{path}: question {row.question_id} turn {row.turn}: identical_to_greedy is"
+                f" {row.identical_to_greedy}, but the ids say otherwise; delete it and run again"
+            )
+        margins = np.asarray(expected.top2_margin)
+        if position is None:
+            identical += 1
+        elif position < len(margins) and margins[position] < TIE_MARGIN:
+            ties += 1
+        else:
+            different += 1
+    if dtype != "float32":
+        return Exactness(identical, ties, different, "exact" if identical == len(turns) else "diverges")
+    return Exactness(identical, ties, different, "different" if different else "ties" if ties else "exact")
+
+
+def first_difference(ids: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> int | None:
+    """Return the first position where two sequences of ids part; None when they are equal."""
+    shared = min(ids.size, expected.size)
+    apart = np.flatnonzero(ids[:shared] != expected[:shared])
+    if apart.size:
+        return int(apart[0])
+    return None if ids.size == expected.size else shared

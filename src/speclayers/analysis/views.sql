@@ -1,0 +1,88 @@
+-- Views of study.duckdb, over the summaries' tables and the estimates.
+
+create view acceptance_summary as
+with totals as (
+    select
+        r.model,
+        r.layer_set,
+        r.temperature,
+        r.nodes,
+        avg(c.drafted) filter (not c.cut_by_budget) as drafted_per_cycle,
+        avg(c.accepted) filter (not c.cut_by_budget) as accepted_per_cycle,
+        sum(c.draft_forwards) / nullif(sum(c.emitted), 0) as draft_forwards_per_token,
+        sum(c.layer_forwards) / nullif(sum(c.emitted), 0) as layer_forwards_per_token
+    from cycles as c
+    inner join runs as r using (model, drafter, temperature, nodes)
+    group by all
+)
+
+select e.*, s.kind, s.layers, s.k, s.selectors, s.score, t.* exclude (model, layer_set, temperature, nodes)
+from tau_estimates as e
+inner join sets as s using (model, layer_set)
+left join totals as t using (model, layer_set, temperature, nodes)
+order by e.model, e.temperature, e.nodes, e.tau_question desc;
+
+create view comparisons as
+select d.*, s.kind, s.layers, s.k, s.selectors, s.score
+from differences as d
+inner join sets as s using (model, layer_set)
+order by d.model, d.temperature, d.nodes, d.metric desc, d.difference desc;
+
+create view layer_profile as
+with entropy as (
+    select
+        model,
+        layer,
+        max(entropy) filter (subset = 'all' and sample_id is null) as entropy_all,
+        max(entropy) filter (subset = 'filtered' and sample_id is null) as entropy_filtered,
+        max(entropy) filter (subset = 'random' and sample_id is null) as entropy_random,
+        avg(entropy) filter (subset = 'filtered' and sample_id is not null) as entropy_per_prompt,
+        stddev_samp(entropy) filter (subset = 'filtered' and sample_id is not null) as spread_over_prompts
+    from geometry_entropy
+    where alpha = 1 and not sinks_kept
+    group by model, layer
+),
+
+neighbours as (
+    select model, layer_a as layer, value as cka_to_next
+    from geometry_cka
+    where estimator = 'debiased' and subset = 'filtered' and layer_b = layer_a + 1
+)
+
+select e.*, n.cka_to_next, t.score as turning_score, t.is_turning_point, t.block
+from entropy as e
+left join neighbours as n using (model, layer)
+left join geometry_turning as t using (model, layer)
+order by e.model, e.layer;
+
+create view selector_agreement as
+select
+    a.model,
+    a.k,
+    a.label as selector_a,
+    b.label as selector_b,
+    len(list_intersect(a.layers, b.layers)) as shared_layers,
+    len(list_intersect(a.layers, b.layers)) / len(list_distinct(list_concat(a.layers, b.layers))) as jaccard
+from selected as a
+inner join selected as b on a.model = b.model and a.k = b.k and a.label < b.label
+order by a.model, a.k, selector_a, selector_b;
+
+create view costs as
+select
+    rule,
+    model,
+    count(*) as jobs,
+    sum(seconds) as seconds,
+    sum(cpu_seconds) as cpu_seconds,
+    max(max_rss_mb) as max_rss_mb
+from jobs
+group by rule, model
+order by seconds desc, rule, model;
+
+create view provenance as
+select model, part, key, value from facts
+union all
+select distinct model, 'acceptance', drafter, fingerprint from runs
+union all
+select distinct model, 'head', drafter, fingerprint from heads
+order by all;

@@ -1,0 +1,1 @@
+"""The prompts a study generates from and the questions it measures on."""

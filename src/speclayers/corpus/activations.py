@@ -1,0 +1,254 @@
+"""The activation dump: the states of all layers at the tokens that statistics are computed on.
+
+Rows are the response tokens of every sequence and, before them, its first token, which the switch
+"sinks kept" adds back; other prompt tokens are used nowhere and are left out. A part holds whole
+sequences, about PART_ROWS rows. A row is a sink if it is at position 0 or if its norm exceeds
+SINK_FACTOR times the median norm of the part's response rows in any layer: the median is taken per
+part, so that parts are written once, as they come.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from tqdm import tqdm
+
+from speclayers.errors import UserError
+from speclayers.tables import Origin, activation_column, atomic_path, read_origin, write_json
+from speclayers.targets.capture import CapturedStates, capture_states
+from speclayers.targets.target import Target
+
+logger = logging.getLogger(__name__)
+
+PART_ROWS = 4096
+SINK_FACTOR = 10.0
+BATCH_TOKENS = 2048
+"""Padded tokens of one forward pass."""
+LOGIT_ROWS = 512
+"""Rows whose logits are held at once; a row has as many as the vocabulary."""
+LOG_EVERY_S = 30.0
+
+
+class _Sequence(NamedTuple):
+    """A prompt with its response."""
+
+    sample_id: str
+    ids: list[int]
+    response_start: int
+
+    @property
+    def positions(self) -> list[int]:
+        """Positions that become rows."""
+        first = [0] if self.response_start > 0 else []
+        return [*first, *range(self.response_start, len(self.ids))]
+
+
+@dataclass
+class _Rows:
+    """Rows of one sequence, in the order of their positions.
+
+    Args:
+        states: (N + 1, rows, width), in the model's precision.
+        norms: (N + 1, rows) float32.
+        entropy: (rows,) predictive entropy in nats.
+        next_logprob: (rows,) log-probability of the token that follows; NaN where none does.
+    """
+
+    states: torch.Tensor
+    norms: torch.Tensor
+    entropy: torch.Tensor
+    next_logprob: torch.Tensor
+
+
+def dump_activations(target: Target, corpus: pd.DataFrame, manifest: Path, origin: Origin, max_tokens: int) -> None:
+    """Dump all layers' states over a corpus into Parquet parts beside a manifest, which is written last.
+
+    Parts that an interrupted run with the same origin, target and sequences left are kept.
+
+    Args:
+        target: The model.
+        corpus: Rows of the table CORPUS.
+        manifest: Path of the manifest; its folder receives the parts.
+        origin: Goes into the parts' metadata.
+        max_tokens: Response tokens used at most: whole sequences from the first on, until reached.
+
+    Raises:
+        UserError: The corpus is empty, or a state is not finite.
+    """
+    manifest.parent.mkdir(parents=True, exist_ok=True)
+    sequences = _choose(corpus, max_tokens)
+    if not sequences:
+        raise UserError(f"{target.name}: the corpus has no response tokens to measure")
+    parts = _split(sequences)
+    paths = [manifest.parent / f"part-{number:04d}.parquet" for number in range(len(parts))]
+    for stale in set(manifest.parent.glob("part-*.parquet")) - set(paths):
+        stale.unlink()
+    started = logged = time.monotonic()
+    for number, (part, path) in enumerate(zip(tqdm(parts, desc="parts", disable=None), paths, strict=True), 1):
+        _write_part(target, part, path, origin)
+        if time.monotonic() - logged > LOG_EVERY_S:
+            logged = time.monotonic()
+            logger.info("%s: %d of %d parts, %.0f s", target.name, number, len(parts), logged - started)
+    rows = sum(len(sequence.positions) for sequence in sequences)
+    entries = {"model": origin.model, "fingerprint": origin.fingerprint, "layers": target.n_layers}
+    entries |= {"width": target.width, "dtype": target.runtime.dtype, "tokens": rows, "samples": len(sequences)}
+    write_json(manifest, entries | {"parts": [path.name for path in paths]})
+
+
+def _choose(corpus: pd.DataFrame, max_tokens: int) -> list[_Sequence]:
+    chosen: list[_Sequence] = []
+    tokens = 0
+    columns = (corpus["sample_id"], corpus["input_ids"], corpus["response_start"])
+    for sample_id, ids, start in zip(*columns, strict=True):
+        length = len(ids) - int(start)
+        if length == 0:
+            continue
+        if chosen and tokens + length > max_tokens:
+            break
+        chosen.append(_Sequence(str(sample_id), [int(token) for token in ids], int(start)))
+        tokens += length
+    return chosen
+
+
+def _split(sequences: Sequence[_Sequence]) -> list[list[_Sequence]]:
+    """Form parts of at least PART_ROWS rows; a last part under half of that joins the one before it."""
+    parts: list[list[_Sequence]] = []
+    rows = PART_ROWS
+    for sequence in sequences:
+        if rows >= PART_ROWS:
+            parts.append([])
+            rows = 0
+        parts[-1].append(sequence)
+        rows += len(sequence.positions)
+    if len(parts) > 1 and rows < PART_ROWS / 2:
+        parts[-2] += parts.pop()
+    return parts
+
+
+# ---------------------------------------------------------------- one part
+
+
+def _write_part(target: Target, part: list[_Sequence], path: Path, origin: Origin) -> None:
+    """Compute and write a part unless it is there already."""
+    settings = [target.manifest.target_hash, target.runtime.dtype, PART_ROWS, SINK_FACTOR]
+    contents = hashlib.sha256(json.dumps([*settings, part]).encode()).hexdigest()
+    metadata = origin.metadata() | {"contents": contents}
+    if path.is_file() and read_origin(path) == metadata:
+        return
+    rows = _run(target, part)
+    table = _table(target, part, rows).replace_schema_metadata(metadata)
+    with atomic_path(path) as temporary:
+        # Mantissas do not compress, and dictionaries of distinct states only cost time.
+        pq.write_table(table, temporary, compression="none", use_dictionary=["sample_id"])
+
+
+def _run(target: Target, part: list[_Sequence]) -> list[_Rows]:
+    found: dict[int, _Rows] = {}
+    with torch.inference_mode(), capture_states(target, range(target.n_layers + 1)) as captured:
+        for places in _batches(part):
+            longest = max(len(part[place].ids) for place in places)
+            pad = target.manifest.pad_token_id
+            # Padding follows the text, where causal attention keeps it from being seen: no mask is needed.
+            padded = [part[place].ids + [pad] * (longest - len(part[place].ids)) for place in places]
+            target.model(torch.tensor(padded, device=target.device), use_cache=False, logits_to_keep=1)
+            for row, place in enumerate(places):
+                found[place] = _rows(target, part[place], captured, row)
+    return [found[place] for place in range(len(part))]
+
+
+def _batches(part: list[_Sequence]) -> Iterator[list[int]]:
+    """Group sequences of similar length, as places in the part, longest first."""
+    batch: list[int] = []
+    for place in sorted(range(len(part)), key=lambda p: (-len(part[p].ids), p)):
+        if batch and (len(batch) + 1) * len(part[batch[0]].ids) > BATCH_TOKENS:
+            yield batch
+            batch = []
+        batch.append(place)
+    yield batch
+
+
+def _rows(target: Target, sequence: _Sequence, captured: CapturedStates, row: int) -> _Rows:
+    positions = torch.tensor(sequence.positions)
+    states = [captured[layer][row][positions.to(captured[layer].device)] for layer in range(target.n_layers + 1)]
+    ids = torch.tensor([*sequence.ids, 0])[positions + 1]  # the last has no successor; its value is dropped below
+    entropy, logprob = _next_token(target, states[-1], ids)
+    logprob[-1] = float("nan")
+    norms = torch.stack([layer.float().norm(dim=-1).cpu() for layer in states])
+    _check_finite(target, sequence, norms)
+    return _Rows(torch.stack([layer.cpu() for layer in states]), norms, entropy, logprob)
+
+
+def _next_token(target: Target, last: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the predictive entropy and the log-probability of `ids` at each row of layer N's states."""
+    entropies, logprobs = [], []
+    for states, following in zip(torch.split(last, LOGIT_ROWS), torch.split(ids, LOGIT_ROWS), strict=True):
+        log_p = torch.log_softmax(target.logits(states).float(), dim=-1)
+        entropies.append(torch.special.entr(log_p.exp()).sum(dim=-1).cpu())
+        logprobs.append(log_p.gather(1, following.to(log_p.device)[:, None])[:, 0].cpu())
+    return torch.cat(entropies), torch.cat(logprobs)
+
+
+def _check_finite(target: Target, sequence: _Sequence, norms: torch.Tensor) -> None:
+    broken = (~norms.isfinite()).any(dim=1).nonzero()[:, 0]
+    if len(broken):
+        raise UserError(
+            f"{target.name}: layer {int(broken[0])} of sample {sequence.sample_id} holds NaN or infinity "
+            f"in {target.runtime.dtype}; expected finite states, try another dtype"
+        )
+
+
+# ---------------------------------------------------------------- columns
+
+
+def _table(target: Target, part: list[_Sequence], rows: list[_Rows]) -> pa.Table:
+    positions = np.concatenate([sequence.positions for sequence in part])
+    response = np.concatenate([np.array(s.positions) >= s.response_start for s in part])
+    norms = torch.cat([r.norms for r in rows], dim=1).numpy()
+    logprob = torch.cat([r.next_logprob for r in rows]).numpy()
+    columns = {
+        "sample_id": pa.array([s.sample_id for s in part for _ in s.positions], pa.string()),
+        "position": pa.array(positions, pa.int32()),
+        "token_id": pa.array([s.ids[p] for s in part for p in s.positions], pa.int32()),
+        "is_response": pa.array(response, pa.bool_()),
+        "predictive_entropy": pa.array(torch.cat([r.entropy for r in rows]).numpy(), pa.float32()),
+        "next_logprob": pa.array(logprob, pa.float32(), mask=np.isnan(logprob)),
+        "is_sink": pa.array((positions == 0) | _outliers(norms, response), pa.bool_()),
+    }
+    fields = [pa.field(name, column.type) for name, column in columns.items()]
+    arrays = list(columns.values())
+    for layer in range(target.n_layers + 1):
+        values = _binary(torch.cat([r.states[layer] for r in rows]))
+        metadata = {"dtype": target.runtime.dtype, "width": str(target.width)}
+        fields.append(pa.field(activation_column(layer, target.n_layers), values.type, metadata=metadata))
+        arrays.append(values)
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _outliers(norms: np.ndarray, response: np.ndarray) -> np.ndarray:
+    """Mark rows whose norm (N + 1, rows) exceeds the limit in any layer."""
+    medians = np.median(norms[:, response], axis=1, keepdims=True)
+    marked: np.ndarray = (norms > SINK_FACTOR * medians).any(axis=0)
+    return marked
+
+
+def _binary(states: torch.Tensor) -> pa.Array:
+    """Pack states (rows, width) into one fixed-size binary value a row, in their own precision."""
+    # Lists of floats write 6 times and read 7 times slower.
+    rows, width = states.shape
+    raw = states.contiguous()
+    if raw.dtype == torch.bfloat16:  # unknown to numpy
+        raw = raw.view(torch.int16)
+    kind = pa.binary(width * raw.element_size())
+    return pa.FixedSizeBinaryArray.from_buffers(kind, rows, [None, pa.py_buffer(raw.numpy())])

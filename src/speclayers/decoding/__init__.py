@@ -1,0 +1,1 @@
+"""Decoding: plain, and speculative with any drafter; verification, counters and the exactness gate."""

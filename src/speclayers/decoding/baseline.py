@@ -1,0 +1,97 @@
+"""The baseline: plain decoding of the benchmark, which also fixes the prompts of second turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from speclayers.corpus.chat import render
+from speclayers.corpus.questions import Question
+from speclayers.decoding.passes import TargetPasses
+from speclayers.decoding.plain import decode_plain
+from speclayers.decoding.sampling import stream
+from speclayers.decoding.shards import Rows, Shards
+from speclayers.decoding.turns import Room, Turn, check_room, check_turns, naming
+from speclayers.specs import DecodeSpec
+from speclayers.targets.target import Target
+
+
+def decode_questions(target: Target, questions: Sequence[Question], spec: DecodeSpec, shards: Shards) -> Rows:
+    """Decode every turn of every question greedily; each turn follows the answers before it.
+
+    Args:
+        target: The model.
+        questions: The benchmark.
+        spec: Budget, and the depth of the draft trees that must also fit into the context.
+        shards: Finished questions.
+
+    Returns:
+        Rows of table BASELINE, under "baseline".
+
+    Raises:
+        UserError: A prompt leaves no room in the model's context, or logits are not finite.
+    """
+    room = _room(spec)
+
+    def prompt_of(question: Question, answers: Sequence[list[int]]) -> list[int]:
+        turns = question.turns[: len(answers) + 1]
+        prompt = render(target.tokenizer, turns, answers, spec.runtime.template_options)
+        check_room(target, question.question_id, len(answers), len(prompt), room)
+        return prompt
+
+    def decode(question: Question) -> Rows:
+        rows, answers = [], list[list[int]]()
+        for turn in range(len(question.turns)):
+            asked = Turn(question.question_id, question.category, turn, prompt_of(question, answers), [], [])
+            rows.append(_decode_turn(target, asked, spec, 0.0))
+            answers.append([token for token in rows[-1]["output_ids"] if token not in target.stop_ids])
+        return {"baseline": rows}
+
+    for question in questions:
+        prompt_of(question, [])  # refuse before the run what can be refused then
+    return shards.collect(questions, lambda question: f"q{question.question_id}", decode, "plain decoding")
+
+
+def sample_turns(
+    target: Target, questions: Sequence[list[Turn]], spec: DecodeSpec, temperature: float, shards: Shards
+) -> Rows:
+    """Decode every turn at a temperature above 0, on the prompts of the greedy run.
+
+    Args:
+        target: The model.
+        questions: Turns of each question, from the greedy run.
+        spec: Budget and seed.
+        temperature: Above 0.
+        shards: Finished questions.
+
+    Returns:
+        Rows of table BASELINE, under "baseline".
+
+    Raises:
+        UserError: As `decode_questions`.
+    """
+    check_turns(target, (turn for turns in questions for turn in turns), _room(spec))
+
+    def decode(turns: list[Turn]) -> Rows:
+        return {"baseline": [_decode_turn(target, turn, spec, temperature) for turn in turns]}
+
+    return shards.collect(questions, lambda turns: f"q{turns[0].question_id}", decode, f"sampling at T={temperature:g}")
+
+
+def _room(spec: DecodeSpec) -> Room:
+    return Room(budget=spec.max_new_tokens, depth=spec.depth, nodes=0)
+
+
+def _decode_turn(target: Target, turn: Turn, spec: DecodeSpec, temperature: float) -> dict[str, Any]:
+    generator = stream(spec.seed, turn.question_id, turn.turn)
+    passes = TargetPasses(target, len(turn.prompt) + spec.max_new_tokens)
+    with naming(turn.question_id, turn.turn):
+        answer = decode_plain(passes, turn.prompt, spec.max_new_tokens, temperature, generator)
+    return {
+        "question_id": turn.question_id,
+        "category": turn.category,
+        "turn": turn.turn,
+        "prompt_ids": turn.prompt,
+        "output_ids": answer.tokens,
+        "top2_margin": answer.margins,
+    }

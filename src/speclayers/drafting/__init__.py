@@ -1,0 +1,1 @@
+"""Drafters: the EAGLE-3 head with its training, draft trees, and the training-free ones."""

@@ -1,0 +1,101 @@
+"""Checkpoints of a training: one safetensors file each, so that none is ever half of something."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from speclayers.drafting.head import Eagle3Head
+from speclayers.tables import atomic_path
+
+KEPT = 2
+"""The newest checkpoints that are kept: should one be damaged, the one before it serves."""
+
+logger = logging.getLogger(__name__)
+
+
+class Progress(NamedTuple):
+    """How far a training has come.
+
+    Args:
+        step: Optimiser steps done.
+        log: (rows, columns) fp64, the training table so far.
+    """
+
+    step: int
+    log: Tensor
+
+
+def save_checkpoint(
+    folder: Path, key: str, head: Eagle3Head, optimiser: torch.optim.Optimizer, progress: Progress
+) -> None:
+    """Write a checkpoint and delete all but the newest ones.
+
+    Args:
+        folder: Folder of this training's checkpoints.
+        key: What the training learns from; a checkpoint of another key is never used.
+        head: Its weights are saved.
+        optimiser: Its state is saved.
+        progress: Step and table.
+
+    Raises:
+        UserError: The file cannot be written.
+    """
+    tensors = {"log": progress.log}
+    for name, parameter in head.named_parameters():
+        tensors[f"head/{name}"] = parameter.detach()
+        for entry, value in optimiser.state[parameter].items():
+            tensors[f"{entry}/{name}"] = value
+    tensors = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    with atomic_path(folder / f"step-{progress.step:07d}.safetensors") as temporary:
+        save_file(tensors, temporary, metadata={"key": key, "step": str(progress.step)})
+    for old in _newest_first(folder)[KEPT:]:
+        old.unlink()
+
+
+def restore_checkpoint(folder: Path, key: str, head: Eagle3Head, optimiser: torch.optim.Optimizer) -> Progress | None:
+    """Bring head and optimiser to the newest readable checkpoint; say which, and which was damaged.
+
+    Args:
+        folder: Folder of this training's checkpoints.
+        key: What the training learns from.
+        head: Its weights are replaced.
+        optimiser: Its state is replaced.
+
+    Returns:
+        Step and table, or None when there is no usable checkpoint.
+    """
+    for path in _newest_first(folder):
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a mapping
+        except (SafetensorError, OSError) as error:
+            logger.warning("warning: checkpoint %s is damaged (%s); trying the one before it", path.name, error)
+            continue
+        if metadata.get("key") != key:
+            logger.warning("warning: checkpoint %s belongs to another training; not used", path.name)
+            continue
+        _apply(tensors, head, optimiser)
+        logger.info("continuing after step %s", metadata["step"])
+        return Progress(int(metadata["step"]), tensors["log"])
+    return None
+
+
+def _apply(tensors: dict[str, Tensor], head: Eagle3Head, optimiser: torch.optim.Optimizer) -> None:
+    entries = {name.split("/")[0] for name in tensors} - {"log", "head"}
+    for name, parameter in head.named_parameters():
+        with torch.no_grad():
+            parameter.copy_(tensors[f"head/{name}"])
+        state = {entry: f"{entry}/{name}" for entry in entries if f"{entry}/{name}" in tensors}
+        optimiser.state[parameter] = {entry: tensors[key].to(parameter.device) for entry, key in state.items()}
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    return sorted(folder.glob("step-*.safetensors"), reverse=True)

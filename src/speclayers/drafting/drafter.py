@@ -1,0 +1,83 @@
+"""What every drafter does, so that one verifier and one counter serve them all.
+
+The loop of a turn calls `start` once, then `observe` with the prompt, and from then on `propose` and
+`observe` in turn. A drafter never sees the verifier's randomness: that its candidates do not depend on
+it is what makes sampling lossless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from speclayers.targets.cache import PreallocatedCache
+
+
+class Verified(NamedTuple):
+    """Tokens that the target has just run over and that now belong to the sequence.
+
+    Args:
+        tokens: Their ids (t,), on the CPU: the whole prompt at first, then a root and what was accepted after it.
+        states: By layer, their states (t, width).
+        root: Id of the token that follows them, which the target has chosen but not run over: the next tree's root.
+    """
+
+    tokens: Tensor
+    states: Mapping[int, Tensor]
+    root: int
+
+
+class Proposal(NamedTuple):
+    """A tree of candidates for the target to verify in one forward pass.
+
+    Args:
+        tokens: Ids (nodes,), on the CPU; node 0 is the root, then the drafted tokens, parents before children.
+        parents: Index of each node's parent (nodes,), on the CPU; −1 for the root.
+        forwards: Forward passes that drafting took.
+        layer_forwards: Decoder-layer passes among them, the measure that compares drafters of different kinds.
+    """
+
+    tokens: Tensor
+    parents: Tensor
+    forwards: int
+    layer_forwards: int
+
+
+class Drafter(Protocol):
+    """Proposes candidates from what the target has verified.
+
+    Siblings are visited in the order of their index, so the likeliest should come first; nothing
+    else about a proposal can change what is decoded, only how fast.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name in messages."""
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Layers whose states `observe` reads; no others are captured."""
+
+    @property
+    def nodes(self) -> int:
+        """Most nodes that it proposes at once, the root counted."""
+
+    @property
+    def depth(self) -> int:
+        """Longest path that it drafts, in tokens."""
+
+    def start(self, cache: PreallocatedCache) -> None:
+        """Forget the last turn.
+
+        Args:
+            cache: The target's cache of this turn. A drafter that runs the target's own blocks may append
+                rows behind the verified ones, and crops them off again before `propose` returns.
+        """
+
+    def observe(self, verified: Verified) -> None:
+        """Take in what the target has verified since the last call."""
+
+    def propose(self) -> Proposal:
+        """Draft a tree below the latest root."""

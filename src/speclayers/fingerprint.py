@@ -1,0 +1,134 @@
+"""What a stage's result depends on: its slice of the config, its code, and the stages before it.
+
+Code counts as its syntax tree without comments, docstrings and formatting, so that editing those
+reruns nothing. Plumbing is not hashed: modules that only carry, place or load things. They share
+RESULT_VERSION, to be raised by hand when a change there changes results.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from speclayers.config import Section
+
+RESULT_VERSION = "1"
+
+PACKAGE = Path(__file__).parent
+
+PLUMBING = ("errors.py", "config.py", "specs.py", "layout.py", "tables.py", "command.py", "fingerprint.py", "targets/")
+"""Modules outside every fingerprint; a path that ends in a slash is a whole folder."""
+
+
+class Stage(NamedTuple):
+    """The code of a rule: modules of the package (a folder stands for all in it) and stages it builds on."""
+
+    modules: tuple[str, ...]
+    upstream: tuple[str, ...] = ()
+
+
+_ANSWERING = (
+    *(f"corpus/{name}.py" for name in ("prompts", "questions", "generator", "chat", "generation", "responses")),
+    "corpus/bundled/prompt_parts.json",
+)
+_DECODING = (
+    *("decoding/plain.py", "decoding/passes.py", "decoding/sampling.py", "decoding/turns.py", "decoding/shards.py"),
+    *("decoding/clock.py", "corpus/chat.py", "corpus/questions.py", "corpus/prompts.py"),
+)
+_HEAD = ("drafting/head.py",)
+_TRAINING = (
+    *_HEAD,
+    *(f"drafting/{name}.py" for name in ("initialise", "vocabulary", "ttt", "training", "training_data")),
+    *("drafting/checkpoints.py", "drafting/feature_store.py"),
+)
+_DRAFTING = (*_HEAD, "drafting/drafter.py", "drafting/tree.py", "drafting/eagle3.py")
+
+STAGES = {
+    "fetch_model": Stage(()),
+    "build_teacher": Stage(_ANSWERING),
+    "make_tiny_model": Stage(("targets/tiny.py",), ("build_teacher",)),
+    "build_corpus": Stage(_ANSWERING, ("target",)),
+    "dump_activations": Stage(("corpus/activations.py",), ("build_corpus.calibration",)),
+    "measure_geometry": Stage(("geometry/",), ("dump_activations",)),
+    "select_layers": Stage(("geometry/", "selection/"), ("measure_geometry",)),
+    "extract_features": Stage(("drafting/features.py", "drafting/feature_store.py"), ("build_corpus.training",)),
+    "train_draft": Stage(_TRAINING, ("extract_features",)),
+    "choose_questions": Stage(("corpus/questions.py", "corpus/prompts.py", "corpus/bundled/questions.jsonl")),
+    "decode_baseline": Stage((*_DECODING, "decoding/baseline.py"), ("target", "choose_questions")),
+    "measure_acceptance": Stage((*_DRAFTING, "decoding/", *_DECODING), ("train_draft", "decode_baseline")),
+    "measure_speed": Stage((*_DRAFTING, "decoding/", *_DECODING), ("train_draft", "decode_baseline")),
+    "summarise_model": Stage(("analysis/",)),
+    "aggregate_study": Stage(("analysis/",)),
+    "render_report": Stage(("analysis/",)),
+}
+
+
+def is_plumbing(module: str) -> bool:
+    """Tell whether a module, named by its path inside the package, is outside every fingerprint."""
+    return any(module == entry or (entry.endswith("/") and module.startswith(entry)) for entry in PLUMBING)
+
+
+def digest(*parts: str) -> str:
+    """Return a short SHA-256 of texts, each kept apart from the next."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def code_hash(path: Path) -> str:
+    """Hash a Python file over its syntax tree without docstrings; any other file over its bytes."""
+    if path.suffix != ".py":
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            _drop_docstring(node)
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
+
+
+def _drop_docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+    # attribute docstrings, bare strings further down a body, change nothing either
+    node.body = [
+        statement
+        for statement in node.body
+        if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant))
+    ]
+
+
+@cache
+def stage_code(stage: str, script: Path) -> str:
+    """Hash the code of a stage: its script and the modules that it names.
+
+    Args:
+        stage: A key of STAGES.
+        script: The stage's script.
+    """
+    return digest(RESULT_VERSION, code_hash(script), *(code_hash(path) for path in stage_files(stage)))
+
+
+def stage_files(stage: str) -> list[Path]:
+    """List the files of the package that a stage's fingerprint covers, sorted."""
+    return sorted({path for module in STAGES[stage].modules for path in _files(module)})
+
+
+def _files(module: str) -> Iterable[Path]:
+    path = PACKAGE / module
+    if module.endswith("/"):
+        return (
+            file for file in path.rglob("*") if file.suffix in {".py", ".json", ".jsonl", ".sql", ".j2", ".css", ".js"}
+        )
+    return (path,)
+
+
+def fingerprint(spec: Section, code: str, upstream: Iterable[str] = ()) -> str:
+    """Return what identifies a result.
+
+    Args:
+        spec: The stage's slice of the config.
+        code: Hash of its code.
+        upstream: Fingerprints of the results that it is computed from.
+    """
+    return digest(spec.canonical(), code, *upstream)

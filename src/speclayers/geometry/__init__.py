@@ -1,0 +1,1 @@
+"""Pure numerics of the layers: token filter, matrix entropy, Gram sums, CKA, turning points."""

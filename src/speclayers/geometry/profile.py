@@ -1,0 +1,136 @@
+"""The entropy profile of one layer: pooled and per prompt, of every subset, with and without sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from speclayers.errors import UserError
+from speclayers.geometry.entropy import (
+    Preprocessing,
+    eigenvalues,
+    entropies_without,
+    entropy_of,
+    no_spread,
+    preprocess,
+    principal_rows,
+    require_spread,
+)
+from speclayers.geometry.jackknife import interval
+from speclayers.geometry.tokens import SUBSETS, RowSets
+
+
+class EntropyRow(NamedTuple):
+    """A row of the ENTROPY table."""
+
+    layer: int
+    subset: str
+    sinks_kept: bool
+    alpha: float
+    preprocessing: str
+    sample_id: str | None
+    n_tokens: int
+    entropy: float
+    ci_low: float | None
+    ci_high: float | None
+
+
+def layer_profile(
+    layer: int, states: np.ndarray, sets: RowSets, alphas: Sequence[float], how: Preprocessing
+) -> Iterator[EntropyRow]:
+    """Compute all entropies of one layer.
+
+    A prompt of fewer than two rows in a subset has no row of its own there.
+
+    Args:
+        layer: Layer index.
+        states: All rows of the dump, (tokens, width).
+        sets: Rows that count.
+        alphas: Rényi orders.
+        how: Preprocessing; centring is over the rows of the matrix at hand.
+
+    Raises:
+        UserError: The layer is constant.
+    """
+    for subset, sinks_kept in product(SUBSETS, (False, True)):
+        rows = sets.subset(subset, sinks_kept)
+        chosen = states[rows]
+        prepared = preprocess(chosen, how)
+        require_spread(chosen, prepared, layer)
+        pooled = (
+            _pooled(prepared, alphas)
+            if sinks_kept
+            else _pooled_with_limits(prepared, sets.block_of(rows), alphas, how == "centre")
+        )
+        for alpha, (value, low, high) in zip(alphas, pooled, strict=True):
+            yield EntropyRow(layer, subset, sinks_kept, alpha, how, None, len(rows), value, low, high)
+        for prompts, own in _by_length(sets.prompt[rows]):
+            spectra = prompt_spectra(chosen[own], how)
+            for alpha in alphas:
+                for prompt, value in zip(prompts, entropy_of(spectra, alpha), strict=True):
+                    name = sets.prompts[prompt]
+                    yield EntropyRow(
+                        layer, subset, sinks_kept, alpha, how, name, own.shape[1], float(value), None, None
+                    )
+
+
+def _pooled(prepared: np.ndarray, alphas: Sequence[float]) -> list[tuple[float, None, None]]:
+    """Return the entropy for each order; where sinks are kept a jackknife would judge single rows."""
+    spectrum = eigenvalues(prepared)
+    return [(float(entropy_of(spectrum, alpha)), None, None) for alpha in alphas]
+
+
+def _pooled_with_limits(
+    prepared: np.ndarray, block: np.ndarray, alphas: Sequence[float], recentre: bool
+) -> list[tuple[float, float, float]]:
+    """Return entropy, lower and upper limit for each order."""
+    principal = principal_rows(prepared)
+    spectrum = np.square(principal).sum(axis=0)
+    without = entropies_without(principal, block, alphas, recentre)
+    sizes = np.unique(block, return_counts=True)[1]
+    found = []
+    for order, alpha in enumerate(alphas):
+        value = entropy_of(spectrum, alpha)
+        limits = interval(value, without[:, order], sizes)
+        found.append((float(value), float(limits.low), float(limits.high)))
+    return found
+
+
+def _by_length(prompt: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Group prompts with equally many rows, two or more; rows of a prompt lie together.
+
+    Yields:
+        Prompts (p,) and where their rows lie (p, n).
+    """
+    starts = np.flatnonzero(np.diff(prompt, prepend=-1))
+    lengths = np.diff(starts, append=len(prompt))
+    for length in np.unique(lengths[lengths >= 2]):
+        first = starts[lengths == length]
+        yield prompt[first], first[:, None] + np.arange(length)
+
+
+def prompt_spectra(states: np.ndarray, how: Preprocessing) -> np.ndarray:
+    """Return the eigenvalues of prompts' Gram matrices, all zero where a prompt's rows do not differ.
+
+    Args:
+        states: Rows of prompts of equal length, (prompts, n, width).
+        how: Preprocessing.
+
+    Returns:
+        (prompts, min(n, width)).
+    """
+    prepared = preprocess(states, how)
+    return np.where(no_spread(states, prepared)[:, None], 0, eigenvalues(prepared))
+
+
+def check_rows(states: np.ndarray, tokens: int, layer: int) -> None:
+    """Refuse a layer of another length than the dump.
+
+    Raises:
+        UserError: The row counts differ.
+    """
+    if len(states) != tokens:
+        raise UserError(f"activations: layer {layer} has {len(states)} rows, expected {tokens}; delete the dump")

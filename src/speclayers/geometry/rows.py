@@ -1,0 +1,114 @@
+"""Rows of all layers at once, kept on disk and read a tile at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from speclayers.errors import UserError
+from speclayers.geometry.entropy import Preprocessing, preprocess, require_spread
+
+
+@dataclass(frozen=True)
+class RowStore:
+    """States of all layers, usually mapped from disk.
+
+    Args:
+        states: (layers, rows, width) float32, which holds every stored precision exactly.
+    """
+
+    states: np.ndarray
+
+    @property
+    def n_layers(self) -> int:
+        """Number of layers, the embedding included."""
+        return int(self.states.shape[0])
+
+    def put(self, layer: int, states: np.ndarray) -> None:
+        """Store one layer's rows, (rows, width)."""
+        self.states[layer] = states
+
+
+def create_store(path: Path, shape: tuple[int, int, int]) -> RowStore:
+    """Make an empty store on disk.
+
+    Args:
+        path: File to create.
+        shape: (layers, rows, width).
+
+    Raises:
+        UserError: The disk has no room for it.
+    """
+    try:
+        return RowStore(np.memmap(path, np.float32, "w+", shape=shape))
+    except OSError as error:
+        size = 4 * shape[0] * shape[1] * shape[2] / 2**30
+        raise UserError(f"{path}: {size:.1f} GiB of scratch space are needed: {error.strerror or error}") from error
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one subset in a store, preprocessed and scaled to unit trace when read.
+
+    Args:
+        store: Where the states lie.
+        rows: Row numbers in the store, ordered by block.
+        block: Block of each row, (n,), ascending.
+        how: Preprocessing.
+        mean: Mean of each layer's rows, (layers, 1, width); zero when rows are not centred.
+        scale: One over the root of each layer's trace, (layers,).
+    """
+
+    store: RowStore
+    rows: np.ndarray
+    block: np.ndarray
+    how: Preprocessing
+    mean: np.ndarray
+    scale: np.ndarray
+
+    @property
+    def n_layers(self) -> int:
+        """Number of layers, the embedding included."""
+        return self.store.n_layers
+
+    @property
+    def bytes_per_row(self) -> int:
+        """Size of one row of all layers in fp64."""
+        return 8 * self.n_layers * int(self.store.states.shape[2])
+
+    def layer(self, layer: int) -> np.ndarray:
+        """Return Z of one layer, (n, width) fp64, of unit trace."""
+        prepared = preprocess(self.store.states[layer, self.rows], self.how, self.mean[layer])
+        prepared *= self.scale[layer]
+        return prepared
+
+    def tile(self, part: slice) -> np.ndarray:
+        """Return some rows of Z of all layers, (layers, rows, width) fp64."""
+        prepared = preprocess(self.store.states[:, self.rows[part]], self.how, self.mean)
+        prepared *= self.scale[:, None, None]
+        return prepared
+
+
+def open_rows(store: RowStore, rows: np.ndarray, block: np.ndarray, how: Preprocessing) -> Rows:
+    """Measure the means and traces of a subset.
+
+    Args:
+        store: States of all layers.
+        rows: Row numbers in the store, ordered by block.
+        block: Block of each row, (n,), ascending.
+        how: Preprocessing.
+
+    Raises:
+        UserError: A layer is constant.
+    """
+    mean, scale = np.zeros((store.n_layers, 1, store.states.shape[2])), np.empty(store.n_layers)
+    for layer in range(store.n_layers):
+        states = store.states[layer, rows]
+        if how in ("centre", "centre_row_norm"):
+            mean[layer] = states.mean(axis=0, dtype=np.float64)
+        prepared = preprocess(states, how, mean[layer])
+        require_spread(states, prepared, layer)
+        scale[layer] = 1 / np.sqrt(np.square(prepared).sum())
+    return Rows(store, rows, block, how, mean, scale)

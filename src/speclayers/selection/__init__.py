@@ -1,0 +1,1 @@
+"""Choosing layers from measured geometry."""

@@ -1,0 +1,83 @@
+"""What selectors see of a model's geometry, measured on all prompts or on a half-sample of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from pydantic import Field
+
+from speclayers.config import Section
+from speclayers.errors import UserError
+from speclayers.geometry.gram import renyi2
+
+Layers = tuple[int, ...]
+
+
+class LayerOptions(Section):
+    """Options of every selector that ranks layers by entropy."""
+
+    per_prompt: bool = Field(False, description="Rank layers by the mean of the prompts' entropies, not the pooled.")
+    embedding: bool = Field(False, description="Whether layer 0, the embedding output, may be chosen.")
+
+
+@dataclass(frozen=True)
+class LayerGeometry:
+    """Entropy and similarity of all layers on filtered rows without sinks.
+
+    Args:
+        entropy: Pooled entropy S(l), (N + 1,) nats: Shannon's, or Rényi's of order 2 on a half-sample.
+        prompt_entropy: Mean over prompts of their Shannon entropies, (N + 1,) nats.
+        cka: Debiased CKA, (N + 1, N + 1).
+        gram: Q, the inner products of the unit-trace Gram matrices, (N + 1, N + 1).
+        shannon: E(S) of a layer set in nats; order 2 from `gram` stands in on a half-sample, where it is None.
+    """
+
+    entropy: np.ndarray
+    prompt_entropy: np.ndarray
+    cka: np.ndarray
+    gram: np.ndarray
+    shannon: Callable[[Layers], float] | None = None
+
+    @property
+    def n_layers(self) -> int:
+        """Number of decoder blocks N."""
+        return len(self.entropy) - 1
+
+    def candidates(self, options: LayerOptions | None = None) -> list[int]:
+        """Return the layers that may be chosen: 1 … N, and 0 if the options say so."""
+        return list(range(0 if options is not None and options.embedding else 1, self.n_layers + 1))
+
+    def layer_entropy(self, options: LayerOptions) -> np.ndarray:
+        """Return the S(l) that the options ask for, (N + 1,) nats.
+
+        Raises:
+            UserError: Entropies per prompt are asked for, and no prompt has two filtered tokens.
+        """
+        if options.per_prompt and np.isnan(self.prompt_entropy).any():
+            raise UserError("selection.selectors: per_prompt needs prompts of two filtered tokens or more; found none")
+        return self.prompt_entropy if options.per_prompt else self.entropy
+
+    def set_entropy(self, layers: Sequence[int]) -> float:
+        """Return E(S) in nats: Shannon's, or of order 2 on a half-sample."""
+        chosen = tuple(sorted(layers))
+        return renyi2(self.gram, chosen) if self.shannon is None else self.shannon(chosen)
+
+    def highest_cka(self, layer: int, chosen: Sequence[int]) -> float:
+        """Return the highest CKA of a layer to those chosen.
+
+        Raises:
+            UserError: It is unknown, as too few tokens differ.
+        """
+        highest = float(self.cka[layer, list(chosen)].max())
+        if np.isnan(highest):
+            raise UserError(
+                f"selection.selectors: layer {layer} has no debiased CKA, as too few filtered tokens differ; "
+                "raise corpus.calibration.count or use selectors without CKA"
+            )
+        return highest
+
+    def known(self) -> bool:
+        """Tell whether entropy and CKA of the layers 1 … N are all known."""
+        return bool(np.isfinite(self.entropy[1:]).all() and np.isfinite(self.cka[1:, 1:]).all())

@@ -1,0 +1,1 @@
+"""Target models: fetching, loading, finding their blocks, capturing their states."""

@@ -1,0 +1,143 @@
+"""A key-value cache that is written in place and can be compacted after tree verification."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from speclayers.errors import UserError
+from speclayers.targets.target import Target
+
+
+class _PreallocatedLayer(CacheLayerMixin):
+    """Keys and values of one block, in buffers (batch, kv_heads, capacity, head_dim)."""
+
+    # transformers' DynamicLayer concatenates the whole past at every step; here a step writes its own rows.
+    is_sliding = False
+    is_croppable = True
+
+    def __init__(self, capacity: int) -> None:
+        self.keys: torch.Tensor | None = None
+        self.values: torch.Tensor | None = None
+        self.is_initialized = False
+        self.capacity = capacity
+        self.length = 0
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        batch, heads = key_states.shape[:2]
+        self.keys = key_states.new_empty(batch, heads, self.capacity, key_states.shape[-1])
+        self.values = value_states.new_empty(batch, heads, self.capacity, value_states.shape[-1])
+        self.is_initialized = True
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        end = self.length + key_states.shape[-2]
+        if end > self.capacity:
+            raise ValueError(f"cache holds {self.capacity} tokens; {end} were written")
+        keys, values = self._buffers()
+        keys[:, :, self.length : end] = key_states
+        values[:, :, self.length : end] = value_states
+        self.length = end
+        return keys[:, :, :end], values[:, :, :end]
+
+    def _buffers(self) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.keys is None or self.values is None:
+            raise ValueError("the cache has not been written yet")
+        return self.keys, self.values
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.length + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+    def get_max_length(self) -> int:
+        return self.capacity
+
+    def reset(self) -> None:
+        self.length = 0
+
+    def crop(self, tokens_to_remove: int) -> None:
+        if tokens_to_remove > 0:  # an absolute length in older versions of transformers
+            raise ValueError(f"crop takes a negative count; found {tokens_to_remove}")
+        self.length += tokens_to_remove
+
+    def keep_rows(self, start: int, rows: torch.Tensor) -> None:
+        end = start + len(rows)
+        for buffer in self._buffers():
+            buffer[:, :, start:end] = buffer[:, :, rows.to(buffer.device)]  # copied before anything is overwritten
+        self.length = end
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        if not self.is_initialized:
+            return
+        count = len(indices)
+        for buffer in (buffers := self._buffers()):
+            buffer[:count, :, : self.length] = buffer[indices.to(buffer.device), :, : self.length]
+        self.keys, self.values = (buffer[:count] for buffer in buffers)
+
+
+class PreallocatedCache(Cache):
+    """A transformers cache with room for a fixed number of tokens; batch size and device come from its first use.
+
+    Args:
+        target: The model whose keys and values it holds.
+        capacity: Tokens per sequence, padding and draft nodes included.
+
+    Raises:
+        UserError: The model has blocks that keep no keys and values of every position, or attends in a
+            window shorter than `capacity`, which the mask of a tree could not express.
+    """
+
+    def __init__(self, target: Target, capacity: int) -> None:
+        """Prepare the blocks' buffers; they are allocated at the first forward pass."""
+        _refuse_other_attention(target, capacity)
+        self._blocks = [_PreallocatedLayer(capacity) for _ in range(target.n_layers)]
+        super().__init__(layers=list(self._blocks))
+        self.capacity = capacity
+
+    def crop_to(self, length: int) -> None:
+        """Forget everything from position `length` on."""
+        current = self.get_seq_length()
+        if not 0 <= length <= current:
+            raise ValueError(f"cannot crop a cache of {current} tokens to {length}")
+        for block in self._blocks:
+            block.length = length
+
+    def keep_rows(self, start: int, rows: torch.Tensor) -> None:
+        """Compact the tail: move `rows` to start, start + 1, … and forget the other rows from `start` on.
+
+        Args:
+            start: First position of the tail.
+            rows: Positions (n,) in the cache, ascending, none below `start`.
+        """
+        rows = rows.to(torch.long)
+        bounded = len(rows) == 0 or (int(rows[0]) >= start and int(rows[-1]) < self.get_seq_length())
+        if not bounded or bool((rows.diff() <= 0).any()):
+            raise ValueError(f"rows {rows.tolist()} do not ascend within {start} … {self.get_seq_length() - 1}")
+        if torch.equal(rows.cpu(), torch.arange(start, start + len(rows))):
+            self.crop_to(start + len(rows))
+            return
+        for block in self._blocks:
+            block.keep_rows(start, rows)
+
+
+def _refuse_other_attention(target: Target, capacity: int) -> None:
+    config = target.text_config
+    kinds = set(getattr(config, "layer_types", None) or ())
+    unknown = sorted(kinds - {"full_attention", "sliding_attention"})
+    if unknown:
+        raise UserError(
+            f"{target.name}: {target.manifest.architecture} has {unknown[0]} layers, which are not supported"
+        )
+    window = getattr(config, "sliding_window", None)
+    if window is not None and capacity > window and (not kinds or "sliding_attention" in kinds):
+        raise UserError(
+            f"{target.name}: a sequence of {capacity} tokens exceeds its sliding window of {window}; "
+            "lower max_prompt_tokens or max_new_tokens"
+        )

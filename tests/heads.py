@@ -1,0 +1,38 @@
+"""Draft heads with random weights."""
+
+import torch
+
+from speclayers.drafting.head import Eagle3Head, HeadConfig
+from speclayers.targets.target import Target
+
+
+def make_head(target: Target, layers: tuple[int, ...] = (1, 3, 5), draft_vocabulary: int = 40, seed: int = 0):
+    """Return a head of one quarter of the target's width per attention head, drafting every other low token."""
+    config = HeadConfig(
+        layers=layers,
+        width=target.width,
+        heads=4,
+        kv_heads=2,
+        head_dim=target.width // 4,
+        mlp_width=2 * target.width,
+        vocabulary=target.vocabulary,
+        draft_vocabulary=draft_vocabulary,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        rms_norm_eps=1e-6,
+        activation="silu",
+        max_positions=512,
+        target=target.name,
+        target_hash=target.manifest.target_hash,
+        template_hash=target.manifest.template_hash,
+        seed=seed,
+        fingerprint="test",
+        coverage=1.0,
+    )
+    stride = target.vocabulary // draft_vocabulary
+    head = Eagle3Head(config, torch.arange(draft_vocabulary) * stride)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            scale = 1.0 if parameter.dim() == 1 else parameter.shape[-1] ** -0.5
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale)
+    return head.requires_grad_(False).eval()

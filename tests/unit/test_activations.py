@@ -1,0 +1,150 @@
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from speclayers.config import Runtime
+from speclayers.corpus import activations
+from speclayers.corpus.activations import dump_activations
+from speclayers.errors import UserError
+from speclayers.geometry.dump import open_dump, read_layer, read_tokens
+from speclayers.tables import Origin, read_json
+
+ORIGIN = Origin("tiny", "f")
+
+
+def make_corpus(samples: int = 6) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    rows = []
+    for i in range(samples):
+        start, length = int(rng.integers(3, 9)), int(rng.integers(4, 12))
+        rows.append((f"p{i}", rng.integers(2, 200, start + length), start))
+    return pd.DataFrame(rows, columns=["sample_id", "input_ids", "response_start"])
+
+
+def dump(target, tmp_path, corpus=None, max_tokens=10_000, folder="a"):
+    path = tmp_path / folder / "manifest.json"
+    dump_activations(target, make_corpus() if corpus is None else corpus, path, ORIGIN, max_tokens)
+    return open_dump(path)
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    monkeypatch.setattr(activations, "PART_ROWS", 12)
+    monkeypatch.setattr(activations, "BATCH_TOKENS", 40)
+    monkeypatch.setattr(activations, "LOGIT_ROWS", 3)
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2"])
+def test_every_layer_equals_transformers_hidden_states(tiny_target, tmp_path, family):
+    target = tiny_target(family, layers=3)
+    found = dump(target, tmp_path)
+    tokens = read_tokens(found.parts)
+    assert len(found.parts) > 2
+    for layer in range(4):
+        states = read_layer(found.parts, layer)
+        for row in make_corpus().itertuples():
+            ids = torch.tensor(row.input_ids)[None]
+            with torch.no_grad():
+                output = target.model(ids, output_hidden_states=True, use_cache=False)
+            mine = tokens.sample_id == row.sample_id
+            positions = tokens.position[mine].to_numpy()
+            assert positions.tolist() == [0, *range(row.response_start, len(row.input_ids))]
+            if layer < 3:
+                expected = output.hidden_states[layer][0, positions.tolist()]
+                np.testing.assert_allclose(states[mine], expected, rtol=1e-4, atol=1e-5)
+            else:
+                logits = target.logits(torch.from_numpy(states[mine].copy()))
+                torch.testing.assert_close(logits, output.logits[0, positions], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_token_columns_say_what_they_mean(tiny_target, tmp_path):
+    target = tiny_target(layers=2)
+    tokens = read_tokens(dump(target, tmp_path).parts)
+    for row in make_corpus().itertuples():
+        mine = tokens[tokens.sample_id == row.sample_id]
+        with torch.no_grad():
+            log_p = torch.log_softmax(target.model(torch.tensor(row.input_ids)[None]).logits[0].double(), dim=-1)
+        entropy = -(log_p.exp() * log_p).sum(-1).numpy()
+        np.testing.assert_allclose(mine.predictive_entropy, entropy[mine.position], rtol=1e-5)
+        following = [log_p[p, row.input_ids[p + 1]].item() for p in mine.position[:-1]]
+        np.testing.assert_allclose(mine.next_logprob[:-1], following, rtol=1e-4)
+        assert math.isnan(mine.next_logprob.iloc[-1])
+        assert mine.token_id.tolist() == [row.input_ids[p] for p in mine.position]
+        assert mine.is_response.tolist() == [p >= row.response_start for p in mine.position]
+        assert mine.is_sink.tolist() == [p == 0 for p in mine.position]
+
+
+def test_outliers_of_any_layer_are_sinks():
+    norms = np.ones((3, 8))
+    norms[1, 4], norms[2, 6] = 10.5, 9.5
+    response = np.arange(8) > 0
+    assert activations._outliers(norms, response).tolist() == [i == 4 for i in range(8)]
+
+
+def test_whole_sequences_until_max_tokens(tiny_target, tmp_path):
+    corpus = make_corpus()
+    lengths = (corpus.input_ids.map(len) - corpus.response_start).tolist()
+    tokens = read_tokens(dump(tiny_target(layers=2), tmp_path, max_tokens=sum(lengths[:3]) + 1).parts)
+    assert tokens.sample_id.unique().tolist() == ["p0", "p1", "p2"]
+    assert int(tokens.is_response.sum()) == sum(lengths[:3])
+
+
+def test_bfloat16_states_are_stored_bit_by_bit(tiny_target, tmp_path):
+    target = tiny_target(layers=2, runtime=Runtime(dtype="bfloat16"))
+    corpus = make_corpus(1)
+    states = read_layer(dump(target, tmp_path, corpus).parts, 1)
+    with torch.no_grad():
+        output = target.model(torch.tensor(corpus.input_ids[0])[None], output_hidden_states=True)
+    kept = [0, *range(corpus.response_start[0], len(corpus.input_ids[0]))]
+    np.testing.assert_array_equal(states, output.hidden_states[1][0, kept].float())
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_killed_dump_continues_to_the_same_bytes(tiny_target, tmp_path, monkeypatch):
+    target = tiny_target(layers=2)
+    whole = dump(target, tmp_path)
+    runs = []
+
+    def dying(*args):
+        runs.append(args)
+        if len(runs) == 2:
+            raise KeyboardInterrupt
+        return run(*args)
+
+    run = activations._run
+    monkeypatch.setattr(activations, "_run", dying)
+    with pytest.raises(KeyboardInterrupt):
+        dump(target, tmp_path, folder="b")
+    assert not (tmp_path / "b" / "manifest.json").exists()
+    resumed = dump(target, tmp_path, folder="b")
+    assert len(runs) == len(whole.parts) + 1
+    for one, two in zip(whole.parts, resumed.parts, strict=True):
+        assert one.read_bytes() == two.read_bytes()
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_parts_of_another_corpus_are_replaced(tiny_target, tmp_path):
+    target = tiny_target(layers=2)
+    dump(target, tmp_path)
+    fewer = dump(target, tmp_path, make_corpus()[3:4].reset_index())
+    assert read_tokens(fewer.parts).sample_id.unique().tolist() == ["p3"]
+    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["manifest.json", "part-0000.parquet"]
+    entries = read_json(tmp_path / "a" / "manifest.json")
+    assert (entries["samples"], entries["dtype"], entries["layers"]) == (1, "float32", 2)
+
+
+def test_non_finite_states_are_refused_by_layer_and_sample(tiny_target, tmp_path):
+    target = tiny_target(layers=3)
+    target.anatomy.blocks[1].mlp.down_proj.weight.fill_(float("inf"))
+    with pytest.raises(UserError, match=r"llama-0: layer 2 of sample p.* holds NaN or infinity in float32"):
+        dump(target, tmp_path)
+
+
+def test_an_empty_corpus_is_refused(tiny_target, tmp_path):
+    with pytest.raises(UserError, match="no response tokens"):
+        dump(tiny_target(layers=2), tmp_path, make_corpus()[:0])

@@ -1,0 +1,162 @@
+"""The config is strict, described, and its errors name the key."""
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from speclayers.config import HeadName, Section, Study, layers_name, parse_study, temperature_name
+from speclayers.errors import UserError
+from speclayers.layout import Layout
+
+ROOT = Path(__file__).parents[2]
+DEFAULT = yaml.safe_load((ROOT / "config.yaml").read_text())
+
+
+def merged(overlay):
+    """Overlay a config as Snakemake does: mappings merge, everything else is replaced."""
+
+    def merge(base, over):
+        for key, value in over.items():
+            both = isinstance(value, dict) and isinstance(base.get(key), dict)
+            base[key] = merge(base[key], value) if both else value
+        return base
+
+    return merge(copy.deepcopy(DEFAULT), overlay)
+
+
+def message(raw):
+    with pytest.raises(UserError) as error:
+        parse_study(raw)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "studies").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_study_file_is_valid_over_the_default(path):
+    study = parse_study(merged(yaml.safe_load(path.read_text())))
+    assert study.study.name == path.stem
+
+
+def test_the_default_study_is_the_quickstart_on_both_embedded_models():
+    study = parse_study(DEFAULT)
+    assert study.study.name == "quickstart"
+    assert study.study.models == ["smollm2-135m", "tiny-qwen3"]
+    assert study.acceptance.temperatures == [0, 1]
+    assert study.acceptance.nodes == [30, 60]
+
+
+def test_the_paper_study_pins_its_sets_in_both_index_bases():
+    paper = parse_study(merged(yaml.safe_load((ROOT / "studies/paper.yaml").read_text())))
+    (pinned,) = [s for s in paper.selection.selectors if s.name == "pinned"]
+    assert pinned.options["sets"] == [[28], [29], [5, 23, 35], [6, 24, 36]]
+    assert pinned.models == ["qwen3-4b"]
+
+
+@pytest.mark.parametrize(
+    ("overlay", "key", "nearest"),
+    [
+        ({"draf": {}}, "draf", "draft"),
+        ({"draft": {"stesp": 3}}, "draft.stesp", "steps"),
+        ({"acceptance": {"temperature": [0]}}, "acceptance.temperature", "temperatures"),
+        ({"corpus": {"training": {"cuont": 3}}}, "corpus.training.cuont", "count"),
+        ({"models": {"smollm2-135m": {"source": {"packag": "x"}}}}, "packag", "package"),
+        ({"models": {"smollm2-135m": {"devise": "cpu"}}}, "models.smollm2-135m.devise", "device"),
+        ({"acceptance": {"questions": {"source": "file", "paht": "x"}}}, "paht", "path"),
+        ({"selection": {"selectors": [{"name": "eagle3", "sead": 1}]}}, "sead", "seeds"),
+    ],
+)
+def test_an_unknown_key_is_named_with_the_nearest_known_one(overlay, key, nearest):
+    text = message(merged(overlay))
+    assert key in text
+    assert f"did you mean '{nearest}'?" in text
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", ".hidden", "A", "", "x" * 65, "a b", "a;rm", "$(id)"])
+def test_a_model_name_that_is_no_plain_folder_name_is_refused(name):
+    assert "models" in message(merged({"models": {name: {"source": {"kind": "folder", "path": "m"}}}}))
+
+
+@pytest.mark.parametrize(
+    ("overlay", "told"),
+    [
+        ({"study": {"models": ["smollm2-135n"]}}, "did you mean 'smollm2-135m'?"),
+        ({"study": {"models": ["tiny-qwen3", "tiny-qwen3"]}}, "named twice: tiny-qwen3"),
+        ({"study": {"models": []}}, "study.models"),
+        ({"study": {"name": "models"}}, "study.name"),
+        ({"study": {"name": "../x"}}, "study.name"),
+        ({"acceptance": {"temperatures": [-1]}}, "acceptance.temperatures.0"),
+        ({"acceptance": {"nodes": [1]}}, "acceptance.nodes.0"),
+        ({"acceptance": {"nodes": [6], "depth": 6}}, "acceptance.depth"),
+        ({"speed": {"nodes": [31]}}, "speed.nodes: 31"),
+        ({"speed": {"seeds": [4]}}, "speed.seeds: 4"),
+        ({"acceptance": {"replicas": {"temperatures": [0.5], "nodes": [30]}}}, "acceptance.replicas.temperatures: 0.5"),
+        ({"geometry": {"keep_share": 0}}, "geometry.keep_share"),
+        ({"draft": {"steps": "many"}}, "draft.steps"),
+        ({"statistics": {"reference": "eagle9"}}, "statistics.reference"),
+        ({"selection": {"selectors": [{"name": "eagle3", "models": ["nope"]}]}}, "'nope'"),
+        ({"models": {"tiny-qwen3": {"source": {"teacher": "nope"}}}}, "models.tiny-qwen3.source.teacher"),
+        ({"models": {"tiny-qwen3": {"source": {"teacher": "tiny-qwen3"}}}}, "itself trained"),
+        ({"models": {"tiny-qwen3": {"source": {"heads": 5}}}}, "width 128"),
+        ({"models": {"m": {"source": {"kind": "ftp"}}}}, "models.m.source"),
+    ],
+)
+def test_a_wrong_value_is_named_by_its_key(overlay, told):
+    assert told in message(merged(overlay))
+
+
+def sections(cls=Section):
+    for sub in cls.__subclasses__():
+        yield sub
+        yield from sections(sub)
+
+
+def test_every_value_of_the_config_is_described():
+    in_config = [s for s in sections() if s.__module__ == "speclayers.config" and s is not HeadName]
+    assert Study in in_config
+    bare = [
+        f"{s.__name__}.{name}" for s in in_config for name, field in s.model_fields.items() if not field.description
+    ]
+    assert bare == []
+
+
+def test_equal_settings_give_equal_canonical_text():
+    shuffled = dict(reversed(list(DEFAULT.items())))
+    assert parse_study(DEFAULT).canonical() == parse_study(shuffled).canonical()
+    assert json.loads(parse_study(DEFAULT).canonical())["study"]["name"] == "quickstart"
+
+
+def test_head_names_survive_a_round_trip():
+    for layers, text in [
+        ((2, 15, 27), "eagle3.l02-l15-l27.s0"),
+        ((28,), "eagle3.l28.s0"),
+        ((5, 120), "eagle3.l005-l120.s0"),
+    ]:
+        name = HeadName(layers=layers, seed=0)
+        assert str(name) == text
+        assert HeadName.parse(text) == name
+
+
+@pytest.mark.parametrize("text", ["eagle3", "eagle3.l2.s0", "eagle3.l02.sx", "../x.l02.s0", "eagle3.l02-.s0"])
+def test_what_is_no_head_name_is_refused(text):
+    with pytest.raises(UserError, match="no head name"):
+        HeadName.parse(text)
+
+
+def test_layers_are_printed_sorted():
+    assert layers_name([27, 2, 15]) == "l02-l15-l27"
+
+
+@pytest.mark.parametrize(("value", "text"), [(0, "0"), (0.0, "0"), (1.0, "1"), (0.7, "0.7"), (10.0, "10")])
+def test_a_temperature_has_one_name_in_paths(value, text):
+    assert temperature_name(value) == text
+
+
+def test_two_studies_share_models_and_nothing_else():
+    one, other = Layout("one"), Layout("other")
+    assert one.target("m") == other.target("m")
+    for path in ("corpus", "geometry"):
+        assert getattr(one, path)("m", "x") != getattr(other, path)("m", "x")
+    assert one.database != other.database

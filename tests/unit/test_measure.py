@@ -1,0 +1,228 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from speclayers.config import GeometryConfig, SelectionConfig, SelectorConfig
+from speclayers.errors import UserError
+from speclayers.geometry.dump import open_dump
+from speclayers.geometry.entropy import matrix_entropy
+from speclayers.geometry.measure import measure
+from speclayers.geometry.tokens import choose_rows
+from speclayers.selection.evidence import gather
+from speclayers.selection.select import heads, select, selections_frame, trace
+from speclayers.specs import SelectionSpec
+from speclayers.tables import CKA, ENTROPY, FILTER_EFFECT, GRAM, SELECTIONS, TURNING, Origin, read_table, write_table
+from tests.dumps import layered_states, tokens_frame, write_dump
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+CONFIG = GeometryConfig(blocks=6, effect_tokens=8, search_rows=30)
+ORIGIN = Origin("m", "f")
+TABLES = {"entropy": ENTROPY, "cka": CKA, "gram": GRAM, "turning": TURNING, "filter_effect": FILTER_EFFECT}
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    return tokens_frame(prompts=12)
+
+
+@pytest.fixture(scope="module")
+def states(tokens):
+    return layered_states(len(tokens))
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory, tokens, states):
+    return write_dump(tmp_path_factory.mktemp("activations"), tokens, states)
+
+
+@pytest.fixture(scope="module")
+def measured(manifest, tmp_path_factory):
+    return measure(open_dump(manifest), CONFIG, tmp_path_factory.mktemp("scratch"))
+
+
+@pytest.fixture(scope="module")
+def paths(measured, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("geometry")
+    for name, table in TABLES.items():
+        write_table(folder / f"{name}.parquet", table, getattr(measured, name), ORIGIN)
+    return {name: folder / f"{name}.parquet" for name in TABLES}
+
+
+def test_tables_fit_their_schemas(paths):
+    frames = {name: read_table(path, TABLES[name]) for name, path in paths.items()}
+    assert len(frames["turning"]) == 7
+    assert frames["turning"]["score"].isna().tolist() == [False] * 6 + [True]
+    assert set(frames["cka"].groupby(["subset", "estimator"]).size()) == {28}
+    assert frames["gram"]["block_a"].isna().sum() == 3 * 28
+    assert not frames["cka"].isna().any().any()
+
+
+def test_pooled_entropies_are_those_of_the_chosen_rows(measured, tokens, states):
+    sets = choose_rows(tokens, CONFIG)
+    table = measured.entropy[measured.entropy["sample_id"].isna()]
+    assert len(table) == 7 * 3 * 2 * 2
+    for row in table.itertuples():
+        rows = sets.subset(row.subset, row.sinks_kept)
+        assert row.n_tokens == len(rows)
+        assert row.entropy == pytest.approx(matrix_entropy(states[row.layer, rows], row.alpha), abs=1e-8)
+        if not row.sinks_kept:
+            assert row.ci_low < row.entropy < row.ci_high
+
+
+def test_entropies_of_a_prompt_are_those_of_its_own_rows(measured, tokens, states):
+    sets = choose_rows(tokens, CONFIG)
+    table = measured.entropy[(measured.entropy["sample_id"] == "p03") & (measured.entropy["alpha"] == 1)]
+    assert len(table) == 7 * 3 * 2
+    for row in table.itertuples():
+        rows = [r for r in sets.subset(row.subset, row.sinks_kept) if tokens["sample_id"][r] == "p03"]
+        assert row.n_tokens == len(rows)
+        assert row.entropy == pytest.approx(matrix_entropy(states[row.layer, rows]), abs=1e-8)
+
+
+def test_order_two_entropies_agree_with_the_gram_table(measured):
+    entropy, gram = measured.entropy, measured.gram
+    pooled = entropy[entropy["sample_id"].isna() & ~entropy["sinks_kept"] & (entropy["alpha"] == 2)]
+    own = gram[gram["block_a"].isna() & (gram["layer_a"] == gram["layer_b"])]
+    joined = pooled.merge(own, left_on=["layer", "subset"], right_on=["layer_a", "subset"])
+    assert len(joined) == 21
+    np.testing.assert_allclose(-np.log(joined["inner_product"]), joined["entropy"], atol=1e-8)
+
+
+def test_parts_of_the_gram_table_add_up(measured):
+    gram = measured.gram[measured.gram["subset"] == "filtered"]
+    parts = gram[gram["block_a"].notna()]
+    weight = np.where(parts["block_a"] == parts["block_b"], 1, 2)
+    sums = (parts["inner_product"] * weight).groupby([parts["layer_a"], parts["layer_b"]]).sum()
+    whole = gram[gram["block_a"].isna()].set_index(["layer_a", "layer_b"])["inner_product"]
+    np.testing.assert_allclose(sums.loc[whole.index], whole, atol=1e-10)
+
+
+def test_measuring_twice_gives_the_same_bytes(manifest, measured, tmp_path):
+    again = measure(open_dump(manifest), CONFIG, tmp_path)
+    for name in TABLES:
+        pd.testing.assert_frame_equal(getattr(again, name), getattr(measured, name), check_exact=True)
+
+
+def test_a_sink_in_the_first_position_fakes_a_valley_only_where_sinks_are_kept(tokens, states, tmp_path):
+    sunk = states.copy()
+    sunk[3, tokens["position"] == 0] = 300
+    found = measure(open_dump(write_dump(tmp_path, tokens, sunk)), CONFIG, tmp_path).entropy
+    pooled = found[found["sample_id"].isna() & (found["alpha"] == 1) & (found["subset"] == "filtered")]
+    kept = pooled[pooled["sinks_kept"]].set_index("layer")["entropy"]
+    dropped = pooled[~pooled["sinks_kept"]].set_index("layer")["entropy"]
+    assert kept[3] < 0.2 < 1 < min(kept[2], kept[4], dropped.min())
+
+
+def test_constant_layer_is_named(tokens, states, tmp_path):
+    flat = states.copy()
+    flat[5] = 1.5
+    with pytest.raises(UserError, match="layer 5 is constant"):
+        measure(open_dump(write_dump(tmp_path, tokens, flat)), CONFIG, tmp_path)
+
+
+SELECTORS = SelectionConfig(
+    selectors=[
+        SelectorConfig(name="eagle3", k=[3]),
+        SelectorConfig(name="elsi", k=[1, 3]),
+        SelectorConfig(name="elsi_c", k=[3], train=False),
+        SelectorConfig(name="random", k=[3], seeds=[0, 1]),
+        SelectorConfig(name="max_entropy", k=[2], options={"per_prompt": True}, train=False),
+        SelectorConfig(name="pinned", k=[1], options={"sets": [[4], [5]]}),
+    ],
+    half_samples=20,
+)
+
+
+def gathered(manifest, paths, config=CONFIG):
+    return gather(open_dump(manifest), paths["entropy"], paths["cka"], paths["gram"], config)
+
+
+def test_whole_half_sample_is_the_whole(manifest, paths, monkeypatch):
+    evidence = gathered(manifest, paths)
+    monkeypatch.setattr("speclayers.selection.evidence.HALF", 1)
+    (half,) = evidence.half_samples(1, 0)
+    np.testing.assert_allclose(half.gram, evidence.whole.gram, atol=1e-10)
+    np.testing.assert_allclose(half.cka, evidence.whole.cka, atol=1e-10)
+    np.testing.assert_allclose(half.prompt_entropy, evidence.whole.prompt_entropy, atol=1e-12)
+
+
+def test_half_samples_are_measured_as_if_there_were_no_other_prompts(manifest, paths, tokens, states):
+    evidence = gathered(manifest, paths)
+    sets = choose_rows(tokens, CONFIG)
+    rows = sets.rows["filtered"]
+    for seed in range(3):
+        kept = np.zeros(6, bool)
+        kept[np.random.default_rng(seed).choice(6, size=3, replace=False)] = True
+        (half,) = evidence.half_samples(1, seed)
+        own = rows[kept[sets.block_of(rows)]]
+        expected = [matrix_entropy(states[layer, own], alpha=2) for layer in range(7)]
+        np.testing.assert_allclose(half.entropy, expected, atol=1e-8)
+
+
+def test_selections_say_what_was_chosen_how_stable_and_why(manifest, paths, tmp_path):
+    selected = select(SELECTORS, gathered(manifest, paths))
+    write_table(tmp_path / "selections.parquet", SELECTIONS, selections_frame(selected), ORIGIN)
+    frame = read_table(tmp_path / "selections.parquet", SELECTIONS)
+    assert frame["selector"].tolist() == [
+        *("eagle3", "elsi", "elsi", "elsi_c", "random", "random", "max_entropy"),
+        *["pinned"] * 2,
+    ]
+    for row in frame.itertuples():
+        shares = json.loads(row.stability)
+        assert all(0 < share <= 1 for share in shares.values())
+        assert sum(shares.values()) == pytest.approx(len(row.layers))
+    assert frame["reason"].str.len().min() > 0
+    assert len(trace(selected)) == len(frame)
+
+
+def test_heads_are_distinct_sets_of_the_selectors_that_train(manifest, paths):
+    selected = select(SELECTORS, gathered(manifest, paths))
+    found = heads("m", selected)
+    sets = [tuple(head["layers"]) for head in found["heads"]]
+    assert found["model"] == "m"
+    assert sets == sorted(set(sets))
+    assert {(4,), (5,)} <= set(sets)
+    assert not any("elsi_c" in head["selectors"] for head in found["heads"])
+    trained = selections_frame(selected).query("trained")["layers"]
+    assert {tuple(layers) for layers in trained} == set(sets)
+
+
+def test_tables_of_other_settings_are_refused(manifest, paths):
+    with pytest.raises(UserError, match="was not measured on this dump with these settings"):
+        gathered(manifest, paths, CONFIG.model_copy(update={"keep_share": 0.5}))
+
+
+def run(script, *arguments):
+    command = [sys.executable, str(SCRIPTS / script), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_scripts_write_their_outputs(manifest, paths, tmp_path):
+    common = ("--model", "m", "--fingerprint", "f", "--threads", 1, "--activations", manifest)
+    outputs = [part for name in TABLES for part in (f"--{name.replace('_', '-')}", tmp_path / f"{name}.parquet")]
+    done = run("measure_geometry.py", "--spec", CONFIG.canonical(), *common, *outputs)
+    assert done.returncode == 0, done.stderr
+    for name, path in paths.items():
+        assert (tmp_path / f"{name}.parquet").read_bytes() == path.read_bytes()
+    spec = SelectionSpec(geometry=CONFIG, selection=SELECTORS).canonical()
+    inputs = [part for name in ("entropy", "cka", "gram") for part in (f"--{name}", paths[name])]
+    results = ("--selections", tmp_path / "s.parquet", "--trace", tmp_path / "t.json", "--heads", tmp_path / "h.json")
+    done = run("select_layers.py", "--spec", spec, *common, *inputs, *results)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "h.json").read_text())["model"] == "m"
+    assert json.loads((tmp_path / "t.json").read_text())[0]["selector"] == "eagle3"
+    assert not list(tmp_path.glob(".states*"))
+
+
+def test_wrong_model_ends_with_one_line_and_status_2(manifest, tmp_path):
+    outputs = [part for name in TABLES for part in (f"--{name.replace('_', '-')}", tmp_path / f"{name}.parquet")]
+    spec = ("--spec", "{}", "--model", "other", "--fingerprint", "f", "--activations", manifest)
+    done = run("measure_geometry.py", *spec, *outputs)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "is of model m, expected other" in done.stderr

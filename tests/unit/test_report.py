@@ -1,0 +1,288 @@
+"""The page stands alone, tells what the data say, and stays true for odd data."""
+
+import dataclasses
+import json
+import re
+import runpy
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from speclayers.analysis.acceptance_figures import depths, forest, prediction
+from speclayers.analysis.figures import COLOURS, DASHES, SHAPES, Figure, padded, records
+from speclayers.analysis.report import render, sections, write_figures, write_report
+from speclayers.analysis.study import build_study, read_study
+from speclayers.analysis.warehouse import new_database
+from tests.synthetic import STUDY, MadeUpModel, layout, write_model, write_study
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+VOID = {"meta", "br", "img", "link", "hr", "input"}
+
+
+class Page(HTMLParser):
+    """What a browser would see of a page: elements, texts, and whether all is closed in order."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.open, self.elements, self.texts = [], [], []
+        self.feed(html)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] not in ("script", "style"):
+            self.texts.append(data)
+
+    @property
+    def text(self):
+        return " ".join(self.texts)
+
+
+def build(root, *models, **settings):
+    with new_database(root / "study.duckdb", threads=1) as connection:
+        build_study(connection, **write_study(root, *models, **settings))
+        return read_study(connection)
+
+
+def rendered(study):
+    parts = sections(study)
+    drawn = [block.content for part in parts for block in part.blocks if isinstance(block.content, Figure)]
+    return render(study, parts, drawn), drawn
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    other = MadeUpModel(
+        "a-name-of-exactly-forty-characters-12345", n_layers=6, sets={"eagle3": (2, 3)}, different_turns=1
+    )
+    return build(tmp_path_factory.mktemp("study"), MadeUpModel("tiny-qwen3"), other)
+
+
+@pytest.fixture(scope="module")
+def whole(study):
+    return rendered(study)
+
+
+@pytest.fixture(scope="module")
+def page(whole):
+    return whole[0]
+
+
+@pytest.fixture(scope="module")
+def drawn(whole):
+    return {figure.name: figure for figure in whole[1]}
+
+
+def test_the_page_is_well_formed_and_loads_nothing(page):
+    found = Page(page)
+    for tag, attributes in found.elements:
+        assert tag not in ("link", "iframe", "img", "object")
+        assert "src" not in attributes
+        assert not re.match(r"https?:|//", attributes.get("href", ""))
+    (policy,) = (a["content"] for t, a in found.elements if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe-eval" not in policy
+    assert "@import" not in page.split("</style>")[0]
+    assert "url(" not in page.split("</style>")[0]
+
+
+def test_the_charting_library_is_inlined_once(page):
+    assert page.count("window.vegaEmbed = ") == 1 or page.count("window.vegaEmbed=") == 1
+    assert len(page) < 3_000_000
+
+
+def test_every_figure_has_a_place_a_chart_and_a_text(page, study):
+    found = Page(page)
+    places = [attributes for _, attributes in found.elements if "data-figure" in attributes]
+    charts = json.loads(re.search(r'id="charts">(.*?)</script>', page, re.DOTALL)[1])
+    assert {place["data-figure"] for place in places} == set(charts)
+    assert len(places) == len(charts) == 18
+    for place in places:
+        assert place["role"] == "img"
+        assert len(place["aria-label"]) > 60
+
+
+def test_ids_are_unique_and_links_lead_somewhere(page):
+    elements = Page(page).elements
+    ids = [attributes["id"] for _, attributes in elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    for _, attributes in elements:
+        if attributes.get("href", "").startswith("#"):
+            assert attributes["href"][1:] in ids
+
+
+def test_the_page_tells_the_finding_and_the_warning(page):
+    text = Page(page).text
+    assert "no set is distinguishable" in text or "lower" in text
+    assert "differ from plain greedy decoding" in text
+    assert "nan" not in text.lower().split()
+
+
+def test_titles_come_from_the_data(study, drawn):
+    assert "lower: l01-l02-l03" in drawn["difference-tiny-qwen3"].title
+    assert drawn["similarity-tiny-qwen3"].title == "tiny-qwen3 turns after layers 2, 10"
+    assert "too few" in drawn["prediction-tiny-qwen3"].title
+    same = dataclasses.replace(study, comparisons=study.comparisons.assign(verdict="not distinguishable"))
+    assert forest(same, "tiny-qwen3").title == "No set is distinguishable from eagle3 on tiny-qwen3"
+
+
+def test_one_model_with_one_set_has_nothing_to_compare(tmp_path):
+    study = build(tmp_path, MadeUpModel("lonely", sets={"eagle3": (2, 6, 9)}), benchmarks=False)
+    text = Page(rendered(study)[0]).text
+    assert "There is no set to compare with eagle3" in text
+    assert "nothing can be compared" in text
+    assert "No job was measured" in text
+
+
+def test_geometry_alone_says_that_nothing_was_measured(tmp_path):
+    study = build(tmp_path, MadeUpModel("bare", questions=0))
+    page, drawn = rendered(study)
+    text = Page(page).text
+    for missing in (
+        "No acceptance was measured",
+        "No head was trained",
+        "No decoding was timed",
+        "Nothing was decoded",
+    ):
+        assert missing in text
+    assert {figure.name for figure in drawn} == {"wave-bare", "similarity-bare", "filter-bare", "costs"}
+
+
+def test_one_question_has_no_limits(tmp_path):
+    study = build(tmp_path, MadeUpModel("single", questions=1, temperatures=(0.0,)))
+    page, _ = rendered(study)
+    assert "not measured" in Page(page).text
+    assert "one question says nothing" in Page(page).text
+
+
+def test_many_random_sets_are_correlated_and_charts_name_what_they_leave_out(tmp_path):
+    sets = {"eagle3": (2, 6, 9)} | {f"random{i}": (1 + i, 3 + i, 4 + i) for i in range(8)}
+    study = build(tmp_path, MadeUpModel("many", sets=sets, temperatures=(0.0,), questions=6), benchmarks=False)
+    assert "ρ = " in prediction(study, "many").title
+    assert "7 of 9" in depths(study, "many").caption
+
+
+def hostile(value):
+    return "</script><script>alert('x')</script><img src=x onerror=alert(1)>" + value
+
+
+def test_names_cannot_become_markup(study):
+    odd = dataclasses.replace(
+        study,
+        tau=study.tau.assign(selectors=study.tau["selectors"].map(hostile)),
+        comparisons=study.comparisons.assign(selectors=study.comparisons["selectors"].map(hostile)),
+        selected=study.selected.assign(label=study.selected["label"].map(hostile), reason=hostile("")),
+        facts=study.facts.assign(
+            value=[hostile(v) if k == "name" else v for k, v in study.facts[["key", "value"]].itertuples(index=False)]
+        ),
+    )
+    page, _ = rendered(odd)
+    elements = Page(page).elements
+    assert [tag for tag, _ in elements].count("script") == 3
+    assert not any("onerror" in attributes for _, attributes in elements)
+
+
+def without_numbers(frame: pd.DataFrame) -> pd.DataFrame:
+    kept = {"temperature", "nodes", "alpha", "layer", "layer_a", "layer_b", "k", "n_layers"}
+    floats = [c for c in frame.columns if frame[c].dtype == np.float64 and c not in kept]
+    return frame.assign(**dict.fromkeys(floats, np.nan))
+
+
+def test_numbers_that_are_missing_everywhere_are_shown_as_missing(study):
+    frames = {f.name: without_numbers(getattr(study, f.name)) for f in dataclasses.fields(study)}
+    page, drawn = rendered(dataclasses.replace(study, **frames))
+    words = re.findall(r"[\w.]+", Page(page).text.lower())
+    assert "nan" not in words
+    assert "inf" not in words
+    for figure in drawn:
+        json.dumps(figure.for_page(), allow_nan=False)
+        assert "nan" not in figure.title.lower().split()
+
+
+def test_series_differ_in_more_than_colour():
+    assert len(COLOURS) == len(SHAPES) == len(DASHES)
+    assert len(set(SHAPES)) == len(SHAPES)
+    assert len({tuple(dash) for dash in DASHES}) == len(DASHES)
+
+
+def test_records_hold_plain_values():
+    frame = pd.DataFrame(
+        {"a": [1.5, np.nan], "b": [None, "x"], "c": np.array([1, 2], dtype=np.int32), "d": [True, False]}
+    )
+    assert records(frame).to_dict()["values"] == [
+        {"a": 1.5, "b": None, "c": 1, "d": True},
+        {"a": None, "b": "x", "c": 2, "d": False},
+    ]
+
+
+def test_a_domain_is_never_empty():
+    assert padded(pd.Series([np.nan])) == [0.0, 1.0]
+    low, high = padded(pd.Series([2.0, 2.0]))
+    assert low < 2 < high
+
+
+def test_figures_are_written_as_svg_and_png_and_old_ones_go(drawn, tmp_path):
+    folder = tmp_path / "figures"
+    folder.mkdir()
+    (folder / "old.svg").write_text("")
+    write_figures([drawn["filter-tiny-qwen3"]], folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["filter-tiny-qwen3.png", "filter-tiny-qwen3.svg"]
+    assert (folder / "filter-tiny-qwen3.png").read_bytes().startswith(b"\x89PNG")
+    svg = (folder / "filter-tiny-qwen3.svg").read_text()
+    assert "currentColor" not in svg
+    assert "against as many random tokens" in svg
+
+
+@pytest.fixture
+def run_script(monkeypatch):
+    def run(name, *arguments):
+        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+        runpy.run_path(str(SCRIPTS / f"{name}.py"), run_name="__main__")
+
+    return run
+
+
+def test_the_three_scripts_make_a_report_from_results(tmp_path, run_script):
+    made_up = MadeUpModel("bare", questions=0)
+    where = layout(tmp_path)
+    results = write_model(tmp_path, made_up)
+    summary = Path(where.summary("bare", "runs")).parent
+    options = tmp_path / "options"
+    options.write_text(f"--geometry={results.geometry}\n--selections={results.selections}\n")
+    run_script(
+        "summarise_model", "--model", "bare", "--target", where.manifest("bare"), f"@{options}", "--output", summary
+    )
+    run_script(
+        *("aggregate_study", "--spec", json.dumps({"study": STUDY, "statistics": {"resamples": 100}})),
+        *("--summary", f"bare={summary}", "--target", f"bare={where.manifest('bare')}"),
+        *("--database", where.database, "--tables", where.tables, "--answer", where.answer),
+    )
+    assert len(Path(where.answer).read_text().splitlines()) == 3
+    run_script("render_report", "--database", where.database, "--report", where.report, "--figures", where.figures)
+    assert "nothing is known beyond the geometry" in Path(where.report).read_text()
+    assert Path(where.figures, "wave-bare.svg").exists()
+
+
+def test_a_missing_database_is_one_line_and_exit_status_two(tmp_path, run_script, capsys):
+    paths = {name: tmp_path / name for name in ("database", "report", "figures")}
+    with pytest.raises(SystemExit) as stopped:
+        run_script("render_report", *(text for name, path in paths.items() for text in (f"--{name}", path)))
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err == f"error: {paths['database']}: file is missing\n"
+
+
+def test_the_report_is_written_whole(study, tmp_path, monkeypatch):
+    monkeypatch.setattr("speclayers.analysis.report.write_figures", lambda drawn, folder: None)
+    write_report(study, tmp_path / "report.html", tmp_path / "figures")
+    assert (tmp_path / "report.html").read_text().rstrip().endswith("</html>")

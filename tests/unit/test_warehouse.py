@@ -1,0 +1,383 @@
+"""A model's results become a summary, summaries become a database, and its numbers are those of the cycles."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from speclayers import tables
+from speclayers.analysis import inputs
+from speclayers.analysis.answer import answer
+from speclayers.analysis.drafters import layers_label, parse_drafter
+from speclayers.analysis.estimates import Measured, align, estimate_differences
+from speclayers.analysis.provenance import read_jobs
+from speclayers.analysis.schemas import ESTIMATES, SUMMARIES
+from speclayers.analysis.statistics import Counts, Resampling
+from speclayers.analysis.study import build_study, read_study
+from speclayers.analysis.summary import Run, exactness, first_difference, write_summary
+from speclayers.analysis.warehouse import EXPORTS, export_tables, new_database, open_database, query
+from speclayers.errors import UserError
+from speclayers.layout import SUMMARY_TABLES
+from speclayers.tables import read_table, write_table
+from tests.synthetic import MadeUpModel, layout, origin, write_model, write_study
+
+SEEDED = MadeUpModel("seeded", train_seeds=(0, 1, 2), seed_spread=0.01, temperatures=(0.0,))
+TINY = MadeUpModel("tiny-qwen3")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("study")
+    arguments = write_study(root, TINY, SEEDED, MadeUpModel("only-geometry", questions=0))
+    with new_database(root / "study.duckdb", threads=1) as connection:
+        build_study(connection, **arguments)
+        export_tables(connection, root / "tables")
+    return root
+
+
+@pytest.fixture(scope="module")
+def study(built):
+    with open_database(built / "study.duckdb") as connection:
+        return read_study(connection)
+
+
+# ---------------------------------------------------------------- names and options
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "layers", "seed", "layer_set"),
+    [
+        ("eagle3.l02-l15-l27.s0", "eagle3", [2, 15, 27], 0, "l02-l15-l27"),
+        ("eagle3.l102.s12", "eagle3", [102], 12, "l102"),
+        ("medusa.s1", "medusa", None, 1, "medusa"),
+        ("medusa.l30.s1", "medusa", [30], 1, "medusa.l30"),
+        ("pretrained.some-head", "pretrained", None, None, "pretrained.some-head"),
+        ("prompt_lookup", "prompt_lookup", None, None, "prompt_lookup"),
+    ],
+)
+def test_a_drafters_name_says_what_it_reads(name, kind, layers, seed, layer_set):
+    assert parse_drafter(name) == (kind, layers, seed, layer_set)
+
+
+def test_layers_take_three_digits_from_a_hundred_on():
+    assert layers_label([2, 18, 33], 36) == "l02-l18-l33"
+    assert layers_label([2, 118], 126) == "l002-l118"
+
+
+def test_options_are_taken_apart_at_the_first_equals_sign():
+    assert inputs.named_paths("--head", ["a=x=y"]) == {"a": Path("x=y")}
+    assert inputs.runs("--speed", ["eagle3.l02.s0:0.5:30=d"]) == {Run("eagle3.l02.s0", 0.5, 30): Path("d")}
+
+
+@pytest.mark.parametrize("value", ["head=dir", "head:0=dir", "head:hot:30=dir", "head:0:30", "=dir"])
+def test_a_run_of_another_form_is_refused(value):
+    with pytest.raises(UserError, match="--acceptance"):
+        inputs.runs("--acceptance", [value])
+
+
+def test_an_option_given_twice_is_refused():
+    with pytest.raises(UserError, match="'a' is given twice"):
+        inputs.named_paths("--head", ["a=x", "a=y"])
+
+
+# ---------------------------------------------------------------- summary
+
+
+def test_every_summary_table_has_a_schema_and_is_written(tmp_path):
+    assert set(SUMMARIES) == set(SUMMARY_TABLES)
+    write_summary(write_model(tmp_path, TINY), tmp_path / "summary", origin(TINY.name))
+    for name in SUMMARY_TABLES:
+        assert len(read_table(tmp_path / "summary" / f"{name}.parquet", SUMMARIES[name]))
+
+
+def test_rows_carry_their_keys(tmp_path):
+    write_summary(write_model(tmp_path, TINY), tmp_path, origin(TINY.name))
+    cycles = read_table(tmp_path / "cycles.parquet", SUMMARIES["cycles"])
+    first = cycles.iloc[0]
+    assert (first["model"], first["drafter"], first["k"], first["train_seed"]) == (
+        *("tiny-qwen3", "eagle3.l02-l06-l09.s0"),
+        *(3, 0),
+    )
+    assert list(first["layers"]) == [2, 6, 9]
+    assert set(cycles["temperature"]) == {0.0, 1.0}
+
+
+def test_a_model_without_acceptance_has_empty_tables(tmp_path):
+    write_summary(write_model(tmp_path, MadeUpModel("bare", questions=0)), tmp_path, origin("bare"))
+    assert read_table(tmp_path / "cycles.parquet", SUMMARIES["cycles"]).empty
+    assert len(read_table(tmp_path / "geometry_cka.parquet", SUMMARIES["geometry_cka"]))
+
+
+def test_a_drafter_that_reads_no_layers_has_no_layers(tmp_path):
+    results = write_model(tmp_path, TINY)
+    run, folder = next(iter(results.acceptance.items()))
+    lookup = {Run("prompt_lookup", run.temperature, run.nodes): folder}
+    results = dataclasses.replace(results, acceptance=lookup, heads={}, speed={})
+    write_summary(results, tmp_path / "summary", origin(TINY.name))
+    runs = read_table(tmp_path / "summary" / "runs.parquet", SUMMARIES["runs"])
+    assert runs["layers"].isna().all()
+    assert runs["k"].isna().all()
+    assert runs["train_seed"].isna().all()
+
+
+def test_a_head_of_another_target_is_refused(tmp_path):
+    results = write_model(tmp_path, TINY)
+    config = next(iter(results.heads.values())) / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"target_hash": "0" * 64}))
+    with pytest.raises(UserError, match="target_hash 000000000000… is not that of tiny-qwen3"):
+        write_summary(results, tmp_path / "summary", origin(TINY.name))
+
+
+def test_layers_beyond_the_last_are_refused(tmp_path):
+    results = write_model(tmp_path, TINY)
+    results = dataclasses.replace(results, manifest=results.manifest.model_copy(update={"layers": 8}))
+    with pytest.raises(UserError, match="chose layer 9, but tiny-qwen3 has 8"):
+        write_summary(results, tmp_path / "summary", origin(TINY.name))
+
+
+def test_a_run_that_misses_a_turn_is_refused(tmp_path):
+    results = write_model(tmp_path, TINY)
+    path = next(iter(results.acceptance.values())) / "turns.parquet"
+    turns = read_table(path, tables.TURNS)
+    write_table(path, tables.TURNS, turns.iloc[1:], origin(TINY.name))
+    with pytest.raises(UserError, match="question 0 turn 0 is missing"):
+        write_summary(results, tmp_path / "summary", origin(TINY.name))
+
+
+def test_a_run_without_its_baseline_is_refused(tmp_path):
+    results = dataclasses.replace(write_model(tmp_path, TINY), baselines={})
+    with pytest.raises(UserError, match=r"--baseline: none for temperature 0\.0"):
+        write_summary(results, tmp_path / "summary", origin(TINY.name))
+
+
+# ---------------------------------------------------------------- exactness
+
+
+def made_turns(ids, identical):
+    turns = pd.DataFrame({"question_id": [1], "turn": [0], "output_ids": [ids], "identical_to_greedy": [identical]})
+    baseline = pd.DataFrame({"question_id": [1], "turn": [0], "output_ids": [[5, 6, 7]], "top2_margin": [[1, 1e-4, 1]]})
+    return turns, baseline
+
+
+@pytest.mark.parametrize(
+    ("ids", "dtype", "verdict"),
+    [
+        ([5, 6, 7], "float32", "exact"),
+        ([5, 9, 7], "float32", "ties"),
+        ([9, 6, 7], "float32", "different"),
+        ([5, 6, 7, 8], "float32", "different"),
+        ([9, 6, 7], "bfloat16", "diverges"),
+        ([5, 6, 7], "bfloat16", "exact"),
+    ],
+)
+def test_exactness_is_counted_from_the_ids(ids, dtype, verdict):
+    turns, baseline = made_turns(ids, ids == [5, 6, 7])
+    found = exactness(Path("turns"), turns, baseline, 0.0, dtype)
+    assert found.verdict == verdict
+    assert found.identical + found.ties + found.different == 1
+
+
+def test_a_run_that_says_otherwise_than_its_ids_is_refused():
+    turns, baseline = made_turns([5, 9, 7], True)
+    with pytest.raises(UserError, match="question 1 turn 0: identical_to_greedy is True, but the ids say otherwise"):
+        exactness(Path("turns"), turns, baseline, 0.0, "float32")
+
+
+def test_sampled_turns_are_not_compared():
+    turns, baseline = made_turns([1], None)
+    assert exactness(Path("turns"), turns, baseline, 0.5, "float32") == (None, None, None, "not applicable")
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected", "position"), [([1, 2], [1, 2], None), ([1, 2], [1], 1), ([], [1], 0), ([3, 2], [1, 2], 0)]
+)
+def test_the_first_difference(ids, expected, position):
+    assert first_difference(np.array(ids), np.array(expected)) == position
+
+
+# ---------------------------------------------------------------- database
+
+
+def test_tau_counts_emitted_tokens_over_whole_cycles(built, study):
+    cycles = read_table(built / "made-up" / "tiny-qwen3" / "summary" / "cycles.parquet", SUMMARIES["cycles"])
+    kept = cycles[
+        (cycles["drafter"] == "eagle3.l02-l06-l09.s0") & (cycles["temperature"] == 0) & ~cycles["cut_by_budget"]
+    ]
+    by_question = kept.groupby("question_id")["emitted"].agg(["sum", "count"])
+    tau = study.tau
+    row = tau[(tau["model"] == "tiny-qwen3") & (tau["layer_set"] == "l02-l06-l09") & (tau["temperature"] == 0)].iloc[0]
+    assert row["tau_pooled"] == pytest.approx(kept["emitted"].sum() / len(kept))
+    assert row["tau_question"] == pytest.approx((by_question["sum"] / by_question["count"]).mean())
+    assert row["tau_question_low"] < row["tau_question"] < row["tau_question_high"]
+    assert (row["questions"], row["seeds"], row["selectors"]) == (12, 1, "eagle3, uniform")
+    assert row["cycles"] == len(kept)
+
+
+def test_a_differences_value_is_the_difference_of_the_taus(study):
+    tau = study.tau.set_index(["model", "layer_set", "temperature"])
+    for row in study.comparisons.to_dict("records"):
+        ours, theirs = (
+            tau.loc[(row["model"], name, row["temperature"])] for name in (row["layer_set"], row["reference"])
+        )
+        assert row["difference"] == pytest.approx(ours[row["metric"]] - theirs[row["metric"]])
+        assert row["relative"] == pytest.approx(row["difference"] / theirs[row["metric"]])
+
+
+def test_holm_runs_over_the_sets_of_one_setting(study):
+    for _, group in study.comparisons.groupby(["model", "temperature", "nodes", "metric"]):
+        assert len(group) == 2
+        smallest = group["p"].min()
+        assert group["p_holm"].min() == pytest.approx(min(1, 2 * smallest))
+
+
+def test_a_bad_set_is_told_from_the_reference(study):
+    rows = study.comparisons
+    assert set(rows[rows["layer_set"] == "l01-l02-l03"]["verdict"]) == {"lower"}
+    assert set(rows[rows["layer_set"] == "l04-l08-l11"]["verdict"]) == {"not distinguishable"}
+
+
+def test_three_seeds_speak_of_layers(study):
+    scope = study.comparisons.groupby("model")["scope"].agg(set)
+    assert scope["tiny-qwen3"] == {"these heads"}
+    assert scope["seeded"] == {"layers"}
+
+
+def test_acceptance_by_depth_is_conditional_on_getting_there(built, study):
+    cycles = read_table(built / "made-up" / "tiny-qwen3" / "summary" / "cycles.parquet", SUMMARIES["cycles"])
+    kept = cycles[
+        (cycles["drafter"] == "eagle3.l02-l06-l09.s0") & (cycles["temperature"] == 0) & ~cycles["cut_by_budget"]
+    ]
+    reached = kept[kept["accepted"] >= 1]
+    depths = study.depths
+    row = depths[(depths["layer_set"] == "l02-l06-l09") & (depths["temperature"] == 0) & (depths["draft_depth"] == 2)]
+    row = row[row["model"] == "tiny-qwen3"].iloc[0]
+    assert row["reached"] == len(reached)
+    assert row["acceptance"] == pytest.approx((reached["accepted"] >= 2).mean())
+
+
+def test_speed_up_and_verification_in_forwards(built, study):
+    speed = study.speed[(study.speed["model"] == "tiny-qwen3") & (study.speed["layer_set"] == "l02-l06-l09")].iloc[0]
+    folder = built / "made-up" / "tiny-qwen3" / "summary"
+    rows = read_table(folder / "speed.parquet", SUMMARIES["speed"])
+    rows = rows[rows["drafter"] == "eagle3.l02-l06-l09.s0"]
+    assert speed["speed_up"] == pytest.approx(rows["baseline_wall_s"].sum() / rows["wall_s"].sum())
+    cycles = read_table(folder / "cycles.parquet", SUMMARIES["cycles"])
+    cycles = cycles[(cycles["drafter"] == "eagle3.l02-l06-l09.s0") & (cycles["temperature"] == 0)]
+    verification = rows["verify_s"].sum() / rows["new_tokens"].sum() * cycles["emitted"].mean()
+    assert speed["verify_forwards"] == pytest.approx(
+        verification / (rows["baseline_wall_s"].sum() / rows["baseline_new_tokens"].sum())
+    )
+    assert speed[["draft_share", "verify_share", "other_share"]].sum() == pytest.approx(1)
+
+
+def test_too_few_sets_are_not_correlated(study):
+    assert (study.correlations["sets"] == 3).all()
+    assert study.correlations["rho"].isna().all()
+
+
+def test_costs_are_summed_by_rule(study):
+    row = study.costs[(study.costs["rule"] == "train_draft") & (study.costs["model"] == "seeded")].iloc[0]
+    assert row["seconds"] == pytest.approx(340.1)
+    assert study.costs[study.costs["rule"] == "fetch_model"]["max_rss_mb"].isna().all()
+
+
+def test_columns_carry_their_meaning_in_the_database(built):
+    with open_database(built / "study.duckdb") as connection:
+        found = query(connection, "select comment from duckdb_columns() where table_name = 'cycles'")
+    assert found["comment"].notna().all()
+
+
+def test_tables_are_exported_as_parquet_and_csv(built):
+    for name in EXPORTS:
+        exported = pd.read_parquet(built / "tables" / f"{name}.parquet")
+        assert len(pd.read_csv(built / "tables" / f"{name}.csv")) == len(exported)
+    assert {path.suffix for path in (built / "tables").iterdir()} == {".parquet", ".csv"}
+
+
+def test_selectors_that_agree_fully_have_jaccard_one(built):
+    rows = pd.read_parquet(built / "tables" / "selector_agreement.parquet")
+    row = rows[(rows["selector_a"] == "eagle3") & (rows["selector_b"] == "uniform")].iloc[0]
+    assert (row["shared_layers"], row["jaccard"]) == (3, 1.0)
+
+
+def test_the_same_inputs_give_the_same_estimates(built, study, tmp_path):
+    arguments = write_study(tmp_path, TINY, SEEDED, MadeUpModel("only-geometry", questions=0))
+    with new_database(tmp_path / "again.duckdb", threads=2) as connection:
+        build_study(connection, **arguments)
+        pd.testing.assert_frame_equal(read_study(connection).comparisons, study.comparisons)
+
+
+def test_a_failed_build_leaves_no_database(tmp_path):
+    with pytest.raises(UserError), new_database(tmp_path / "study.duckdb", threads=1):
+        raise UserError("no")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_summary_of_another_model_is_refused(tmp_path):
+    arguments = write_study(tmp_path, TINY)
+    arguments["summaries"] = {"other": arguments["summaries"]["tiny-qwen3"]}
+    arguments["manifests"] = {"other": arguments["manifests"]["tiny-qwen3"]}
+    with (
+        new_database(tmp_path / "study.duckdb", threads=1) as connection,
+        pytest.raises(UserError, match="is a summary of 'tiny-qwen3', expected one of 'other'"),
+    ):
+        build_study(connection, **arguments)
+
+
+@pytest.mark.parametrize("content", [b"", b"no database"])
+def test_a_broken_database_is_told_in_one_line(tmp_path, content):
+    (tmp_path / "study.duckdb").write_bytes(content)
+    with pytest.raises(UserError, match="is no readable DuckDB file"), open_database(tmp_path / "study.duckdb"):
+        pass
+
+
+def test_a_broken_measurement_is_told_by_its_line(tmp_path):
+    (tmp_path / "rule").mkdir()
+    (tmp_path / "rule" / "all.jsonl").write_text('{"s": 1.0}\nnonsense\n')
+    with pytest.raises(UserError, match="line 2 is no measurement"):
+        read_jobs(tmp_path, ["m"])
+
+
+def test_an_untrained_drafter_pairs_with_every_seed():
+    one = Measured([-1], [1, 2], Counts(np.array([[2.0, 4.0]]), np.ones((1, 2))))
+    three = Measured([0, 1, 2], [2, 1], Counts(np.arange(6.0).reshape(3, 2), np.ones((3, 2))))
+    ours, theirs = align(one, three)
+    assert ours.emitted.tolist() == [[2, 4]] * 3
+    assert theirs.emitted.tolist() == [[1, 0], [3, 2], [5, 4]]
+    assert align(Measured([5], [1], one.counts), three) is None
+
+
+def test_without_its_reference_nothing_is_compared():
+    counts = pd.DataFrame(
+        {"model": ["m"], "layer_set": ["a"], "temperature": [0.0], "nodes": [30], "question_id": [1], "seed": [0]}
+        | {"emitted": [3.0], "cycles": [2.0]}
+    )
+    assert estimate_differences(counts, {"m": "b"}, Resampling(100, 0.95, 0)).empty
+
+
+def test_estimate_tables_have_distinct_columns():
+    for table in (*SUMMARIES.values(), *ESTIMATES.values()):
+        names = [column.name for column in table.columns]
+        assert len(names) == len(set(names)), table.name
+
+
+# ---------------------------------------------------------------- answer
+
+
+def test_the_answer_has_three_lines_and_says_what_cannot_be_said(study):
+    asked, found, caveat = answer(study).text().splitlines()
+    assert "tiny-qwen3, seeded, only-geometry" in asked
+    assert "lower: l01-l02-l03 (min_entropy) by −" in found
+    assert "not distinguishable: l04-l08-l11" in found
+    assert "the smallest difference this run could have seen is" in found
+    assert "only-geometry: no acceptance was measured" in found
+    assert "12 questions and 1 to 3 training seeds a set" in caveat
+    assert "slower than plain decoding" in caveat
+    assert "plain forward passes" in caveat
+
+
+def test_layout_and_summaries_agree(built):
+    assert Path(layout(built).summary("tiny-qwen3", "runs")).exists()
