@@ -23,7 +23,7 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--target", type=Path, required=True, help="folder of the fetched model")
     arguments.add_argument("--corpus", type=Path, required=True, help="training responses")
-    arguments.add_argument("--features", type=Path, required=True, help="manifest.json of the feature store")
+    arguments.add_argument("--features", type=Path, nargs="+", required=True, help="manifests of the passes it reads")
     arguments.add_argument("--head", required=True, help="name of the head, such as eagle3.l02-l15-l27.s0")
     arguments.add_argument("--output", type=Path, required=True, help="the head's model.safetensors")
     arguments.add_argument("--config", type=Path, required=True, help="the head's config.json, beside it")

@@ -30,8 +30,8 @@ def make_corpus(sequences: int, prompt: int = 6, response: int = 12, seed: int =
 
 
 def make_store(tmp_path: Path, target: Target, corpus: pd.DataFrame, layers) -> FeatureStore:
-    extract(target, corpus, layers, tmp_path / "features", tmp_path / "features-work", ORIGIN)
-    return FeatureStore(tmp_path / "features" / "manifest.json")
+    extract(target, corpus, layers, tmp_path / "features" / "manifest.json", tmp_path / "features-work", ORIGIN)
+    return FeatureStore([tmp_path / "features" / "manifest.json"])
 
 
 def make_head(

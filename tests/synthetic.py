@@ -11,9 +11,8 @@ import numpy as np
 import pandas as pd
 
 from speclayers import tables
-from speclayers.analysis.drafters import layers_label
 from speclayers.analysis.summary import ModelResults, Run, write_summary
-from speclayers.config import StatisticsConfig
+from speclayers.config import HeadName, StatisticsConfig
 from speclayers.layout import Layout
 from speclayers.specs import AggregateSpec
 from speclayers.tables import Origin, write_json, write_table
@@ -79,7 +78,7 @@ def write_model(root: Path, made_up: MadeUpModel) -> ModelResults:
             baselines[temperature] = _write_baseline(where, made_up, temperature)
         for selector, layers in made_up.sets.items():
             for seed in made_up.train_seeds:
-                head = f"eagle3.{layers_label(layers, made_up.n_layers)}.s{seed}"
+                head = str(HeadName(layers=tuple(layers), seed=seed))
                 probability = made_up.effects.get(selector, 0.6) + rng.normal(0, made_up.seed_spread)
                 heads[head] = _write_head(where, made_up, head, layers, seed, rng)
                 for temperature in made_up.temperatures:

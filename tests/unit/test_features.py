@@ -1,4 +1,3 @@
-import json
 import multiprocessing
 import os
 
@@ -10,7 +9,7 @@ from safetensors.torch import load_file
 from speclayers.config import Runtime
 from speclayers.drafting import features
 from speclayers.drafting.feature_store import FeatureStore
-from speclayers.drafting.features import extract, read_head_layers
+from speclayers.drafting.features import extract
 from speclayers.errors import UserError
 from speclayers.tables import Origin
 from speclayers.targets.capture import capture_states
@@ -50,10 +49,11 @@ def test_layer_added_later_is_all_that_is_computed(tiny_target, tmp_path, monkey
     before = {path.name: path.stat().st_ino for path in (tmp_path / "features").glob("l*")}
     store = make_store(tmp_path, target, corpus, [1, 4])
     assert store.manifest.layers == (1, 4, 6)
+    assert before
     for name, inode in before.items():
         assert (tmp_path / "features" / name).stat().st_ino == inode
     monkeypatch.setattr(features, "_run", None)
-    assert make_store(tmp_path, target, corpus, [4]).manifest == store.manifest
+    assert make_store(tmp_path, target, corpus, [4]).manifest.layers == (4, 6)
 
 
 def test_files_of_other_features_are_replaced(tiny_target, tmp_path):
@@ -63,7 +63,7 @@ def test_files_of_other_features_are_replaced(tiny_target, tmp_path):
     assert second.layers == (2, 6)
     assert first.key != second.key
     assert not (tmp_path / "features" / "l01.safetensors").exists()
-    arguments = (target, make_corpus(5, seed=1), [2], tmp_path / "features", tmp_path / "work")
+    arguments = (target, make_corpus(5, seed=1), [2], tmp_path / "features" / "l02.json", tmp_path / "work")
     assert extract(*arguments, Origin("tiny", "beef")).key != second.key
 
 
@@ -74,7 +74,7 @@ def test_damaged_file_is_computed_again(tiny_target, tmp_path):
     whole = file.read_bytes()
     file.write_bytes(whole[:-8])
     with pytest.raises(UserError, match=r"l02\.safetensors: cannot be read"):
-        FeatureStore(tmp_path / "features" / "manifest.json").states(2, 0)
+        FeatureStore([tmp_path / "features" / "manifest.json"]).states(2, 0)
     make_store(tmp_path, target, corpus, [1, 2])
     assert file.read_bytes() == whole
 
@@ -135,27 +135,25 @@ def test_long_prompts_are_batched_apart():
     assert batches == [[3], [1], [2, 5, 4, 0]]
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ([{"layers": [1, 9]}], "layer 9 does not exist; the target has layers 0 to 6"),
-        ([{"layers": [-1]}], "layer -1 does not exist"),
-        ([{"layers": ["2"]}], "layer '2' does not exist"),
-        ([{"name": "x"}], "expected a list of objects with 'layers'"),
-        ({"layers": [1]}, "expected a list of objects with 'layers'"),
-    ],
-)
-def test_unusable_lists_of_heads_are_refused(tmp_path, content, message):
-    path = tmp_path / "heads.json"
-    path.write_text(json.dumps(content))
-    with pytest.raises(UserError, match=message):
-        read_head_layers(path, 6)
+def test_a_layer_beyond_the_last_is_refused(tiny_target, tmp_path):
+    with pytest.raises(UserError, match="layer 9 does not exist; llama-0 has layers 0 to 6"):
+        extract(tiny_target(), make_corpus(3), [1, 9], tmp_path / "f" / "l09.json", tmp_path / "w", ORIGIN)
+    assert not (tmp_path / "f").exists()
 
 
-def test_heads_need_the_union_of_their_layers_and_the_last(tmp_path):
-    path = tmp_path / "heads.json"
-    path.write_text(json.dumps([{"layers": [5, 1]}, {"layers": [1, 2]}]))
-    assert read_head_layers(path, 6) == (1, 2, 5, 6)
+def test_a_head_reads_layers_of_several_passes(tiny_target, tmp_path):
+    target, corpus = tiny_target(), make_corpus(5)
+    whole = make_store(tmp_path / "whole", target, corpus, [1, 4])
+    passes = [tmp_path / "features" / f"{name}.json" for name in ("l01", "l04")]
+    for layer, manifest in zip((1, 4), passes, strict=True):
+        extract(target, corpus, [layer], manifest, tmp_path / "work", ORIGIN)
+    store = FeatureStore(passes)
+    assert store.manifest.layers == (1, 4, 6)
+    for layer in (1, 4):
+        assert torch.equal(store.states(layer, 3), whole.states(layer, 3))
+    extract(target, make_corpus(4, seed=5), [4], passes[1], tmp_path / "work", ORIGIN)
+    with pytest.raises(UserError, match=r"l04\.json: was made from other responses than l01\.json"):
+        FeatureStore(passes)
 
 
 def test_store_that_does_not_fit_is_refused(tiny_target, tmp_path):
@@ -168,12 +166,12 @@ def test_store_that_does_not_fit_is_refused(tiny_target, tmp_path):
     manifest = tmp_path / "features" / "manifest.json"
     manifest.write_text(manifest.read_text().replace(store.manifest.key, "0" * 16))
     with pytest.raises(UserError, match=r"l02\.safetensors: belongs to other features"):
-        FeatureStore(manifest).states(2, 0)
+        FeatureStore([manifest]).states(2, 0)
     manifest.write_text("{}")
     with pytest.raises(UserError, match=r"manifest\.json: is no manifest of features: model"):
-        FeatureStore(manifest)
+        FeatureStore([manifest])
 
 
 def test_empty_corpus_is_refused(tiny_target, tmp_path):
     with pytest.raises(UserError, match="training corpus: holds no sequence"):
-        extract(tiny_target(), make_corpus(0), [1], tmp_path / "f", tmp_path / "w", ORIGIN)
+        extract(tiny_target(), make_corpus(0), [1], tmp_path / "f" / "l01.json", tmp_path / "w", ORIGIN)

@@ -19,7 +19,7 @@ from speclayers.drafting.training import learning_rate_factor, simulated_length,
 from speclayers.drafting.training_data import TrainingData, sequence_order
 from speclayers.errors import UserError
 from speclayers.specs import FeaturesSpec, TrainSpec
-from speclayers.tables import CORPUS, TRAINING, read_json, read_table, write_json, write_table
+from speclayers.tables import CORPUS, TRAINING, read_json, read_table, write_table
 from tests.drafts import ORIGIN, make_corpus, make_head, make_store
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -241,11 +241,10 @@ def script(monkeypatch, name, spec, **options):
 def test_scripts_lead_from_corpus_to_a_head_that_loads(tiny_target, tmp_path, monkeypatch):
     target = tiny_target()
     write_table(tmp_path / "training.parquet", CORPUS, make_corpus(6), ORIGIN)
-    write_json(tmp_path / "heads.json", [{"layers": [2, 4]}])
     shared = {"target": tmp_path / "llama-0", "corpus": tmp_path / "training.parquet"}
     manifest = tmp_path / "features" / "manifest.json"
     spec = FeaturesSpec(runtime=Runtime())
-    script(monkeypatch, "extract_features.py", spec, **shared, heads=tmp_path / "heads.json", output=manifest,
+    script(monkeypatch, "extract_features.py", spec, **shared, layers="l02-l04", output=manifest,
            work=tmp_path / "features-work")  # fmt: skip
     assert read_json(manifest)["layers"] == [2, 4, 6]
     train_spec = TrainSpec(runtime=Runtime(), draft=DraftConfig(**SETTINGS))

@@ -11,7 +11,7 @@ import pytest
 from speclayers import tables
 from speclayers.analysis import inputs
 from speclayers.analysis.answer import answer
-from speclayers.analysis.drafters import layers_label, parse_drafter
+from speclayers.analysis.drafters import parse_drafter
 from speclayers.analysis.estimates import Measured, align, estimate_differences
 from speclayers.analysis.provenance import read_jobs
 from speclayers.analysis.schemas import ESTIMATES, SUMMARIES
@@ -60,11 +60,6 @@ def study(built):
 )
 def test_a_drafters_name_says_what_it_reads(name, kind, layers, seed, layer_set):
     assert parse_drafter(name) == (kind, layers, seed, layer_set)
-
-
-def test_layers_take_three_digits_from_a_hundred_on():
-    assert layers_label([2, 18, 33], 36) == "l02-l18-l33"
-    assert layers_label([2, 118], 126) == "l002-l118"
 
 
 def test_options_are_taken_apart_at_the_first_equals_sign():
@@ -199,6 +194,14 @@ def test_the_first_difference(ids, expected, position):
 
 
 # ---------------------------------------------------------------- database
+
+
+def test_selections_meet_their_runs_from_a_hundred_layers_on(tmp_path):
+    deep = MadeUpModel("deep", n_layers=104, sets={"eagle3": (2, 52, 101), "elsi": (4, 60)}, questions=2)
+    with new_database(tmp_path / "study.duckdb", threads=1) as connection:
+        build_study(connection, **write_study(tmp_path, deep, resamples=100))
+        found = dict(query(connection, "select layer_set, selectors from sets").itertuples(index=False))
+    assert found == {"l002-l052-l101": "eagle3, uniform", "l04-l60": "elsi"}
 
 
 def test_tau_counts_emitted_tokens_over_whole_cycles(built, study):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import NamedTuple
 
+from speclayers.config import layers_name
 from speclayers.errors import UserError
 
 REFERENCE_KIND = "eagle3"
@@ -39,11 +39,6 @@ def parse_drafter(name: str) -> DrafterName:
     layers = next(([int(x) for x in re.findall(r"\d+", p)] for p in parts if _LAYERS.fullmatch(p)), None)
     seed = next((int(p[1:]) for p in parts[-1:] if _SEED.fullmatch(p)), None)
     kept = parts if seed is None else parts[:-1]
-    unlabelled = kind == REFERENCE_KIND and layers is not None
-    return DrafterName(kind, layers, seed, ".".join(kept if unlabelled else [kind, *kept]))
-
-
-def layers_label(layers: Sequence[int], n_layers: int) -> str:
-    """Return a layer set as printed everywhere: `l02-l18-l33`, three digits from 100 layers on."""
-    digits = 3 if n_layers >= 100 else 2
-    return "-".join(f"l{layer:0{digits}d}" for layer in layers)
+    if kind == REFERENCE_KIND and layers is not None:
+        return DrafterName(kind, layers, seed, layers_name(layers))
+    return DrafterName(kind, layers, seed, ".".join([kind, *kept]))

@@ -53,7 +53,7 @@ def wave(study: Study, model: str) -> Figure | None:
     prompts = rows[rows["aggregation"] == "per prompt"]["prompts"]
     per_prompt = f", or per prompt over {count(int(prompts.max()), 'prompt')}" if len(prompts) else ""
     caption = (
-        f"Matrix entropy (Shannon, nats; rows {listed(sorted(set(rows['preprocessing'])))}) of each layer's states, 0"
+        f"Matrix entropy (Shannon, nats; {listed(sorted(set(rows['preprocessing'])))}) of each layer's states, 0"
         f" the embedding, the last one before the final norm. Pooled over {_tokens(rows)}"
         f"{per_prompt}."
         " Entropies compare only at equal numbers of tokens: filtered against random, not against all."

@@ -8,10 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from speclayers.analysis.drafters import layers_label
 from speclayers.analysis.geometry_figures import of_model
 from speclayers.analysis.study import HEADLINE_METRIC, Study, rows_of, runners_up, stability
 from speclayers.analysis.wording import MISSING, confidence_level, estimate, interval, number, percent, signed
+from speclayers.config import layers_name
 
 MOST_DISAGREEMENTS = 50
 
@@ -155,14 +155,10 @@ def _share(row: dict[str, Any], name: str) -> str:
 
 def selections(study: Study) -> PageTable:
     """Return what every selector chose, and why."""
-    sizes = dict(zip(study.targets["model"], study.targets["n_layers"], strict=True))
     cells = []
     for row in rows_of(study.selected):
-        n_layers = sizes[row["model"]]
-        shares = [f"{layers_label([layer], n_layers)} {percent(share)}" for layer, share in stability(row["stability"])]
-        others = [
-            f"{layers_label(layers, n_layers)} ({number(score, 3)})" for layers, score in runners_up(row["runner_up"])
-        ]
+        shares = [f"{layers_name([layer])} {percent(share)}" for layer, share in stability(row["stability"])]
+        others = [f"{layers_name(layers)} ({number(score, 3)})" for layers, score in runners_up(row["runner_up"])]
         cells.append(
             [
                 row["model"],

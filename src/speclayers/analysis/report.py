@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -65,7 +64,7 @@ def write_report(study: Study, report: Path, figures: Path) -> None:
     Args:
         study: What is told.
         report: HTML file to write.
-        figures: Folder to write; what lay there before is removed.
+        figures: Folder to write; pictures that lay there before are removed.
 
     Raises:
         UserError: A file cannot be written.
@@ -82,8 +81,9 @@ def write_figures(drawn: list[Figure], folder: Path) -> None:
     Raises:
         UserError: A file cannot be written.
     """
-    shutil.rmtree(folder, ignore_errors=True)  # figures of sets that are gone must not stay
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in (*folder.glob("*.svg"), *folder.glob("*.png")):
+        old.unlink()  # figures of models that are gone must not stay
     for figure in tqdm(drawn, desc="figures", disable=None, mininterval=1):
         vega = vl_convert.vegalite_to_vega(figure.for_file())
         with atomic_path(folder / f"{figure.name}.svg") as path:

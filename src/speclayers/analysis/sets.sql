@@ -9,7 +9,7 @@ select
     s.layers,
     array_to_string(
         list_transform(
-            s.layers, lambda layer: 'l' || lpad(layer::varchar, case when t.n_layers >= 100 then 3 else 2 end, '0')
+            s.layers, lambda layer: 'l' || lpad(layer::varchar, case when list_max(s.layers) >= 100 then 3 else 2 end, '0')
         ),
         '-'
     ) as layer_set,
@@ -22,7 +22,6 @@ select
     s.stability,
     s.reason
 from selections as s
-inner join targets as t using (model)
 window same_selector as (partition by s.model, s.selector, s.k);
 
 create view selectors_of_set as

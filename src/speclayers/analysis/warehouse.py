@@ -40,9 +40,12 @@ def new_database(path: Path, threads: int) -> Iterator[Connection]:
     """
     with atomic_path(path) as temporary:
         temporary.unlink()  # DuckDB refuses a file that exists and is empty
-        with duckdb.connect(str(temporary), config={"threads": threads}) as connection:
-            yield connection
-            connection.execute("checkpoint")
+        try:
+            with duckdb.connect(str(temporary), config={"threads": threads}) as connection:
+                yield connection
+                connection.execute("checkpoint")
+        except duckdb.IOException as error:
+            raise UserError(f"{path}: cannot be written: {error}") from None
 
 
 @contextmanager

@@ -1,15 +1,17 @@
 """Training features: the target's states over the training responses, one file a layer.
 
-The store is a folder: `tokens.parquet` says which rows belong to which sequence, `l15.safetensors`
-holds the states of layer 15 as one matrix (tokens, width), and the last layer's file adds what the loss
-needs of the target's distribution. A head reads the rows of one sequence at a time from a memory map,
-which Parquet, compressed in row groups, cannot give; sample_id and position follow from the index.
+The store is a folder, filled by one or more passes of the target, each with a manifest of its own.
+`tokens.parquet` says which rows belong to which sequence, `l15.safetensors` holds the states of layer 15
+as one matrix (tokens, width), and the last layer's file adds what the loss needs of the target's
+distribution. A head reads the rows of one sequence at a time from a memory map, which Parquet, compressed
+in row groups, cannot give; sample_id and position follow from the index.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +28,6 @@ from speclayers.errors import UserError
 from speclayers.tables import Column, Table, read_json, read_table
 
 NO_TOKEN = -1
-MANIFEST_FILE = "manifest.json"
 INDEX_FILE = "tokens.parquet"
 
 _DTYPE_CODES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.int32: "I32"}
@@ -42,12 +43,12 @@ INDEX = Table(
 
 
 class FeatureManifest(Section):
-    """What a store holds; written last.
+    """What one pass of the target stored; written last.
 
     Args:
         model: Name of the target.
         key: Hash of what the features depend on; files of another key are not used.
-        layers: Layers in the store, ascending; the last is N.
+        layers: Layers that the pass made sure of, ascending; the last is N.
         tokens: Rows of every layer's file.
         samples: Sequences.
     """
@@ -139,16 +140,21 @@ class FeatureStore:
     """Reads a store, the rows of one sequence at a time.
 
     Args:
-        manifest: Its manifest.json.
+        manifests: One for each pass whose layers are read, of one store.
 
     Raises:
-        UserError: The manifest or a file is missing or broken.
+        UserError: A manifest or file is missing or broken, or the passes ran on different things.
     """
 
-    def __init__(self, manifest: Path) -> None:
-        """Read manifest and index."""
-        self.folder = manifest.parent
-        self.manifest = _read_manifest(manifest)
+    def __init__(self, manifests: Sequence[Path]) -> None:
+        """Read manifests and index."""
+        self.folder = manifests[0].parent
+        passes = [_read_manifest(manifest) for manifest in manifests]
+        other = [path for path, one in zip(manifests, passes, strict=True) if one.key != passes[0].key]
+        if other:
+            raise UserError(f"{other[0]}: was made from other responses than {manifests[0].name}; delete it, run again")
+        layers = tuple(sorted({layer for one in passes for layer in one.layers}))
+        self.manifest = passes[0].model_copy(update={"layers": layers})
         self.index = read_table(self.folder / INDEX_FILE, INDEX)
         self._offsets, self._lengths = self.index["offset"].to_numpy(), self.index["length"].to_numpy()
         self._files: dict[int, Any] = {}
@@ -191,7 +197,7 @@ class FeatureStore:
         if layer not in self._files:
             path = layer_file(self.folder, layer)
             if layer not in self.manifest.layers:
-                raise UserError(f"{self.folder}: holds no layer {layer}; delete its manifest.json and run again")
+                raise UserError(f"{self.folder}: holds no layer {layer} of the passes given; extract it first")
             try:
                 file: Any = safe_open(path, framework="pt")
             except (SafetensorError, OSError) as error:

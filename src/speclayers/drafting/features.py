@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,6 @@ from tqdm import tqdm
 from speclayers.drafting.feature_store import (
     INDEX,
     INDEX_FILE,
-    MANIFEST_FILE,
     NO_TOKEN,
     FeatureManifest,
     MatrixFile,
@@ -37,26 +36,6 @@ LOGGED_LINES = 10
 logger = logging.getLogger(__name__)
 
 
-def read_head_layers(path: Path, n_layers: int) -> tuple[int, ...]:
-    """Read which layers the heads to train need, with the last one, which the loss needs.
-
-    Args:
-        path: heads.json: a list of objects with `layers`.
-        n_layers: The target's number of blocks, N.
-
-    Raises:
-        UserError: The file is missing, of another form, or names a layer that does not exist.
-    """
-    heads = read_json(path)
-    if not isinstance(heads, list) or not all(isinstance(h, dict) and isinstance(h.get("layers"), list) for h in heads):
-        raise UserError(f"{path}: expected a list of objects with 'layers'; delete it and run again")
-    layers = {layer for head in heads for layer in head["layers"]}
-    wrong = [layer for layer in layers if type(layer) is not int or not 0 <= layer <= n_layers]
-    if wrong:
-        raise UserError(f"{path}: layer {wrong[0]!r} does not exist; the target has layers 0 to {n_layers}")
-    return tuple(sorted(layers | {n_layers}))
-
-
 def store_key(target: Target, corpus: pd.DataFrame, fingerprint: str) -> str:
     """Return a hash of what the features depend on: target, precision, tokens and the stage's fingerprint."""
     digest = hashlib.sha256(f"{fingerprint}/{target.manifest.target_hash}/{target.runtime.dtype}".encode())
@@ -67,7 +46,7 @@ def store_key(target: Target, corpus: pd.DataFrame, fingerprint: str) -> str:
 
 
 def extract(
-    target: Target, corpus: pd.DataFrame, layers: Sequence[int], folder: Path, work: Path, origin: Origin
+    target: Target, corpus: pd.DataFrame, layers: Collection[int], manifest: Path, work: Path, origin: Origin
 ) -> FeatureManifest:
     """Run the target once over all sequences and store the layers that the store does not hold yet.
 
@@ -77,34 +56,39 @@ def extract(
         target: The model.
         corpus: Rows of the corpus table.
         layers: Layers wanted; the last one is always stored.
-        folder: The store.
+        manifest: Written last, beside the layers' files: what this pass made sure of.
         work: Folder of unfinished files, on the same file system.
         origin: Goes into the index's metadata; its fingerprint is part of the key.
 
     Raises:
-        UserError: The corpus is empty, or a file cannot be written.
+        UserError: The corpus is empty, a layer does not exist, or a file cannot be written.
     """
+    beyond = [layer for layer in layers if layer > target.n_layers]
+    if beyond:
+        raise UserError(f"layer {beyond[0]} does not exist; {target.name} has layers 0 to {target.n_layers}")
     if corpus.empty:
         raise UserError("training corpus: holds no sequence; raise corpus.training.count or max_prompt_tokens")
     key = store_key(target, corpus, origin.fingerprint)
+    folder = manifest.parent
     folder.mkdir(parents=True, exist_ok=True)
     held = _held_layers(folder, key)
-    missing = sorted({*layers, target.n_layers} - held)
+    wanted = {*layers, target.n_layers}
+    missing = sorted(wanted - held)
     index = sequence_index(corpus)
     tokens = int(index["length"].sum())
     if missing:
-        (folder / MANIFEST_FILE).unlink(missing_ok=True)
+        manifest.unlink(missing_ok=True)
         logger.info("features: layers %s over %d tokens", ", ".join(map(str, missing)), tokens)
         with resumable_folder(work, f"{origin.fingerprint}-{key}") as staging:
             files = _run(target, corpus, index, missing, staging, key)
             write_table(folder / INDEX_FILE, INDEX, index, origin)
             for layer, file in files.items():
                 _move(file, layer_file(folder, layer))
-    manifest = FeatureManifest(
-        model=target.name, key=key, layers=tuple(sorted(held | set(missing))), tokens=tokens, samples=len(index)
+    stored = FeatureManifest(
+        model=target.name, key=key, layers=tuple(sorted(wanted)), tokens=tokens, samples=len(index)
     )
-    write_json(folder / MANIFEST_FILE, manifest.model_dump(mode="json"))
-    return manifest
+    write_json(manifest, stored.model_dump(mode="json"))
+    return stored
 
 
 def _held_layers(folder: Path, key: str) -> set[int]:
