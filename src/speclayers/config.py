@@ -72,7 +72,7 @@ class TrainedSource(Section):
     heads: int = Field(4, ge=1, description="Attention heads; width must be a multiple.")
     kv_heads: int = Field(2, ge=1, description="Key-value heads; heads must be a multiple.")
     mlp_width: int = Field(384, ge=16, description="Width inside the gated MLP.")
-    prompts: int = Field(384, ge=1, description="Bundled prompts that the teacher answers.")
+    prompts: int = Field(192, ge=1, description="Bundled prompts that the teacher answers.")
     prompt_seed: int = Field(77, description="Seed of the prompt generator.")
     max_new_tokens: int = Field(64, ge=1, description="Longest answer of the teacher, in tokens.")
     temperature: float = Field(0.0, ge=0, description="Temperature of the teacher's answers.")

@@ -104,8 +104,18 @@ ENTROPY = Table(
         Column("sample_id", _str, "", "Prompt; null when pooled over prompts."),
         Column("n_tokens", _i64, "tokens", "Rows of the Gram matrix."),
         Column("entropy", _f64, "nats", "Matrix entropy."),
-        Column("ci_low", _f64, "nats", "Lower 95 % limit by the block jackknife; null for one prompt."),
-        Column("ci_high", _f64, "nats", "Upper 95 % limit by the block jackknife; null for one prompt."),
+        Column(
+            "ci_low",
+            _f64,
+            "nats",
+            "Lower 95 % limit by the block jackknife; null for one prompt, and where sinks are kept.",
+        ),
+        Column(
+            "ci_high",
+            _f64,
+            "nats",
+            "Upper 95 % limit by the block jackknife; null for one prompt, and where sinks are kept.",
+        ),
     ),
 )
 

@@ -58,7 +58,7 @@ def test_every_layer_equals_transformers_hidden_states(tiny_target, tmp_path, fa
                 np.testing.assert_allclose(states[mine], expected, rtol=1e-4, atol=1e-5)
             else:
                 logits = target.logits(torch.from_numpy(states[mine].copy()))
-                torch.testing.assert_close(logits, output.logits[0, positions], rtol=1e-4, atol=1e-4)
+                torch.testing.assert_close(logits, output.logits[0, positions.tolist()], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.usefixtures("small_parts")

@@ -86,6 +86,8 @@ def _summaries(results: ModelResults) -> Iterator[tuple[str, pd.DataFrame]]:
     geometry |= {"turning": tables.TURNING, "filter_effect": tables.FILTER_EFFECT}
     for name in GEOMETRY_TABLES:
         frame = read_table(results.geometry / f"{name}.parquet", geometry[name])
+        if name == "gram":
+            frame = frame[frame["block_a"].isna()]  # pairs of blocks serve the selection's half-samples only
         yield f"geometry_{name}", frame.assign(model=results.model)
     yield "selections", _selections(results)
     yield from _head_tables(results)
