@@ -76,8 +76,8 @@ class TrainedSource(Section):
     prompt_seed: int = Field(77, description="Seed of the prompt generator.")
     max_new_tokens: int = Field(64, ge=1, description="Longest answer of the teacher, in tokens.")
     temperature: float = Field(0.0, ge=0, description="Temperature of the teacher's answers.")
-    steps: int = Field(400, ge=1, description="Optimiser steps.")
-    sequences_per_step: int = Field(16, ge=1, description="Sequences in one optimiser step.")
+    steps: int = Field(500, ge=1, description="Optimiser steps.")
+    sequences_per_step: int = Field(4, ge=1, description="Sequences in one optimiser step.")
     learning_rate: float = Field(3e-3, gt=0, description="Peak learning rate (AdamW, cosine).")
     seed: int = Field(0, description="Seed of weights and order.")
 

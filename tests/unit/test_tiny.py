@@ -116,3 +116,16 @@ def test_sampled_softmax_stands_for_the_whole(teacher, corpus, monkeypatch):
 def test_an_empty_corpus_is_refused(teacher, tmp_path):
     with pytest.raises(UserError, match="holds no sequence"):
         train(teacher, pd.DataFrame({"input_ids": [np.array([3])]}), tmp_path, "student")
+
+
+def test_it_starts_from_the_principal_components_of_its_teachers_embeddings(teacher):
+    narrow = source(width=16)
+    model = tiny._new_model(narrow, read_manifest(teacher))
+    scale = model.get_input_embeddings().weight.std()
+    tiny._start_from_teacher(model, teacher, "teacher")
+    own = model.get_input_embeddings().weight.detach().double().numpy()
+    theirs = load_target(teacher, "teacher", Runtime()).anatomy.embedding.weight.double().numpy()
+    left, singular, _ = np.linalg.svd(theirs - theirs.mean(0), full_matrices=False)
+    expected = left[:, :16] * singular[:16]
+    expected *= scale.item() / expected.std(ddof=1)
+    np.testing.assert_allclose(np.abs(own), np.abs(expected), atol=1e-6)

@@ -17,12 +17,13 @@ from torch.nn import functional as F
 from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from speclayers.config import TrainedSource
+from speclayers.config import Runtime, TrainedSource
 from speclayers.errors import UserError
 from speclayers.tables import atomic_path
 from speclayers.targets.describe import Provenance, describe_folder
 from speclayers.targets.manifest import Manifest, read_manifest, write_manifest
 from speclayers.targets.staging import replaced_folder
+from speclayers.targets.target import load_target
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ def train_tiny_model(
     Args:
         source: Sizes and schedule.
         name: Name in the registry.
-        teacher: Folder of the teacher, of which only tokenizer and manifest are read.
+        teacher: Folder of the teacher: its tokenizer, manifest and token embeddings are read.
         corpus: The teacher's rows of the table CORPUS.
         output: Folder to write; it appears whole.
         work: Folder of the checkpoint from which a killed run continues to the same weights.
@@ -61,6 +62,7 @@ def train_tiny_model(
     if not sequences:
         raise UserError(f"{name}: its teacher's corpus holds no sequence to learn from")
     model = _new_model(source, described)
+    _start_from_teacher(model, teacher, source.teacher)
     _train(model, _Text(sequences, source, described), source, name, work)
     with replaced_folder(output) as staging:
         model.save_pretrained(staging)
@@ -92,6 +94,22 @@ def _new_model(source: TrainedSource, teacher: Manifest) -> Any:
     with torch.random.fork_rng(devices=[]):  # transformers draws its initial weights from the global generator
         torch.manual_seed(source.seed)
         return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+
+
+def _start_from_teacher(model: Any, teacher: Path, name: str) -> None:
+    """Give a new model its teacher's token embeddings, projected to its width, at the scale that it was born with.
+
+    So tokens that the little text never shows start where their neighbours in meaning are. The projection keeps
+    the principal components; a model wider than its teacher keeps its random embeddings in the other columns.
+    """
+    with torch.no_grad():
+        theirs = load_target(teacher, name, Runtime()).anatomy.embedding.weight.double()
+        own = model.get_input_embeddings().weight
+        centred = theirs - theirs.mean(0)
+        directions = torch.linalg.eigh(centred.T @ centred).eigenvectors.flip(1)[:, : own.shape[1]]
+        largest = directions.gather(0, directions.abs().argmax(0, keepdim=True))
+        projected = centred @ (directions * largest.sign())  # an eigenvector's sign is arbitrary
+        own[:, : projected.shape[1]] = (projected * (own.std() / projected.std())).to(own.dtype)
 
 
 class _Batch(NamedTuple):
