@@ -10,7 +10,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from speclayers.tables import write_text
+from speclayers.files import write_text
 
 FOLDER = Path(__file__).resolve().parent
 

@@ -7,14 +7,26 @@ from importlib.metadata import version
 from pathlib import Path
 
 from speclayers import specs
-from speclayers.config import HeadName, TrainedSource, layers_name, layers_of, parse_study, temperature_name
+from speclayers.config import (
+    HeadName,
+    TrainedSource,
+    layers_name,
+    layers_of,
+    parse_study,
+    refuse_repeated_keys,
+    temperature_name,
+)
 from speclayers.errors import UserError
-from speclayers.fingerprint import STAGES, fingerprint, stage_code
+from speclayers.fingerprint import STAGES, code_hash, fingerprint, selector_file, stage_code
 from speclayers.layout import GEOMETRY_TABLES, SPLITS, SUMMARY_TABLES, Layout
-from speclayers.tables import read_json
+from speclayers.files import read_json
 
 try:
+    for file in workflow.configfiles:
+        refuse_repeated_keys(Path(file))
     study = parse_study(config)
+    for selector in study.selection.selectors:
+        selector_file(selector.name)
 except UserError as error:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(2)
@@ -42,8 +54,12 @@ def any_of(names):
     return "|".join(map(re.escape, names)) or r"(?!)"
 
 
-# the questions' own file, where the config names one
+# files of the person's own that the config names: their contents count, not only their names
 question_file = [study.acceptance.questions.path] if study.acceptance.questions.source == "file" else []
+prompts_file = {
+    split: [prompts.path] if prompts.source == "file" else []
+    for split, prompts in ((split, getattr(study.corpus, split).prompts) for split in SPLITS)
+}
 
 # ---------------------------------------------------------------- what a result depends on
 
@@ -52,12 +68,12 @@ SPECS = {
     "build_teacher": specs.teacher,
     "make_tiny_model": specs.tiny_model,
     "dump_activations": specs.dump,
-    "measure_geometry": lambda study, model: study.geometry,
+    "measure_geometry": specs.geometry,
     "select_layers": specs.selection,
     "extract_features": specs.features,
     "train_draft": specs.train,
     "choose_questions": lambda study, model: specs.questions(study),
-    "decode_baseline": specs.decode,
+    "decode_baseline": specs.baseline,
     "measure_acceptance": specs.decode,
     "measure_speed": specs.speed,
 }
@@ -80,6 +96,8 @@ def identity(stage, model):
     upstream = [identity(before, model) for before in STAGES[name].upstream]
     if name == "build_teacher":
         upstream.append(identity("target", teacher_of(model)))
+    if name == "select_layers":
+        upstream += [code_hash(selector_file(chosen.name)) for chosen in study.selection.selectors]
     return fingerprint(stage_spec(stage, model), stage_code(name, script), upstream)
 
 
@@ -120,6 +138,11 @@ def teacher_of(model):
 def gpus(wildcards):
     """One GPU where the model's device asks for it."""
     return 0 if study.models[wildcards.model].device == "cpu" else 1
+
+
+def gpus_of_teacher(wildcards):
+    """The same for the model that answers."""
+    return 0 if study.models[teacher_of(wildcards.model)].device == "cpu" else 1
 
 
 def whole_machine(wildcards):

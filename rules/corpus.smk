@@ -1,5 +1,6 @@
 rule build_corpus:
     input:
+        lambda wildcards: prompts_file[wildcards.split],
         target=layout.manifest("{model}"),
     output:
         corpus=layout.corpus("{model}", "{split}"),

@@ -37,6 +37,7 @@ rule build_teacher:
     resources:
         mem_mb=lambda wildcards, attempt: 4000 * attempt,
         runtime=lambda wildcards, attempt: 60 * attempt,
+        gpu=gpus_of_teacher,
     params:
         spec=spec_of("build_teacher"),
         identity=identity_of("build_teacher"),

@@ -12,8 +12,8 @@ from speclayers.analysis.answer import answer
 from speclayers.analysis.inputs import manifests, named_paths
 from speclayers.analysis.study import build_study, read_study
 from speclayers.analysis.warehouse import export_tables, new_database
+from speclayers.files import write_text
 from speclayers.specs import AggregateSpec, read_spec
-from speclayers.tables import write_text
 
 
 def main() -> None:

@@ -37,10 +37,16 @@ def choose_prompts(split: SplitConfig) -> list[Prompt]:
     """Return a split's prompts, from the first on."""
     source = split.prompts
     if isinstance(source, FilePrompts):
-        return read_prompts(Path(source.path))[: split.count]
+        return _first(read_prompts(Path(source.path)), split.count, source.path)
     if isinstance(source, DatasetPrompts):
-        return read_dataset(source.name, source.split, source.column)[: split.count]
+        return _first(read_dataset(source.name, source.split, source.column), split.count, source.name)
     return generate_prompts(split.count, split.seed)
+
+
+def _first(prompts: list[Prompt], count: int, source: str) -> list[Prompt]:
+    if len(prompts) < count:
+        print(f"{source}: holds {len(prompts)} prompts, fewer than the {count} asked for; all are used")
+    return prompts[:count]
 
 
 if __name__ == "__main__":

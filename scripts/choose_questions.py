@@ -14,8 +14,8 @@ from speclayers.corpus.questions import (
     fetch_spec_bench,
     read_questions,
 )
+from speclayers.files import write_text
 from speclayers.specs import QuestionsSpec, read_spec
-from speclayers.tables import write_text
 
 
 def json_line(question: Question) -> str:

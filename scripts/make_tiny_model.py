@@ -7,6 +7,7 @@ import torch
 from speclayers import command
 from speclayers.specs import TinyModelSpec, read_spec
 from speclayers.tables import CORPUS, read_table
+from speclayers.targets.manifest import file_hash
 from speclayers.targets.staging import resumable_folder
 from speclayers.targets.tiny import train_tiny_model
 
@@ -22,7 +23,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     spec = read_spec(TinyModelSpec, arguments.spec)
     corpus = read_table(arguments.corpus, CORPUS)
-    with resumable_folder(arguments.work, arguments.fingerprint) as work:
+    with resumable_folder(arguments.work, f"{arguments.fingerprint}-{file_hash(arguments.corpus)[:16]}") as work:
         manifest = train_tiny_model(spec.source, arguments.model, arguments.teacher, corpus, arguments.output, work)
     print(f"{manifest.name}: {manifest.architecture}, {manifest.parameters:,} parameters")
 

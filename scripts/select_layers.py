@@ -4,12 +4,13 @@ from pathlib import Path
 
 from speclayers import command
 from speclayers.errors import UserError
+from speclayers.files import write_json
 from speclayers.geometry.dump import open_dump
 from speclayers.selection.evidence import gather
 from speclayers.selection.select import heads, select, selections_frame, trace
 from speclayers.selection.selector import requests
 from speclayers.specs import SelectionSpec, read_spec
-from speclayers.tables import SELECTIONS, write_json, write_table
+from speclayers.tables import SELECTIONS, write_table
 
 
 def main() -> None:

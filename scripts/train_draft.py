@@ -28,9 +28,7 @@ def main() -> None:
     arguments.add_argument("--output", type=Path, required=True, help="the head's model.safetensors")
     arguments.add_argument("--config", type=Path, required=True, help="the head's config.json, beside it")
     arguments.add_argument("--training", type=Path, required=True, help="training table")
-    arguments.add_argument(
-        "--work", type=Path, required=True, help="folder of checkpoints; each head has its own in it"
-    )
+    arguments.add_argument("--work", type=Path, required=True, help="folder of this head's checkpoints")
     args = arguments.parse_args()
     torch.set_num_threads(args.threads)
     folder = args.output.parent
@@ -40,8 +38,7 @@ def main() -> None:
     spec = read_spec(TrainSpec, args.spec)
     target = load_target(args.target, args.model, spec.runtime)
     corpus, store = read_table(args.corpus, CORPUS), FeatureStore(args.features)
-    # Heads train side by side, and a starting one removes leftovers: each keeps to its own folder.
-    with resumable_folder(args.work / str(name), args.fingerprint) as checkpoints:
+    with resumable_folder(args.work, args.fingerprint) as checkpoints:
         trained = train(name, target, corpus, store, spec.draft, args.fingerprint, checkpoints)
         write_table(args.training, TRAINING, trained.table, origin(args))
         save_head(folder, trained.head)

@@ -9,7 +9,7 @@ from pathlib import Path
 from speclayers.command import run
 from speclayers.config import Study
 from speclayers.errors import UserError
-from speclayers.tables import write_text
+from speclayers.files import write_text
 
 SCHEMA = Path(__file__).resolve().parent.parent / "schemas" / "config.schema.json"
 

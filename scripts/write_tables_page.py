@@ -17,8 +17,9 @@ from speclayers.analysis.warehouse import EXPORTS, Connection, create_set_views,
 from speclayers.command import run
 from speclayers.drafting.feature_store import INDEX, INDEX_FILE
 from speclayers.errors import UserError
+from speclayers.files import write_text
 from speclayers.layout import Layout
-from speclayers.tables import Column, Table, write_text
+from speclayers.tables import Column, Table
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "tables.md"
 LAYOUT = Layout("{study}")

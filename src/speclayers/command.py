@@ -40,6 +40,14 @@ def run(main: Callable[[], None]) -> None:
     except UserError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
-    except MemoryError:
+    except (MemoryError, RuntimeError) as error:
+        if not _out_of_memory(error):
+            raise
         print("error: out of memory; give the rule more mem_mb or lower the counts in the config", file=sys.stderr)
         sys.exit(2)
+
+
+def _out_of_memory(error: Exception) -> bool:
+    # torch's own error, told by its name because most scripts do without torch, and its CPU allocator's message
+    named = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+    return named or isinstance(error, MemoryError)

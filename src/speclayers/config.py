@@ -9,9 +9,11 @@ import difflib
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from speclayers.errors import UserError
 
@@ -21,8 +23,23 @@ NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 SHARED_FOLDERS = ("models", "downloads")
 """Folders under results/ that belong to no study."""
 
+STUDY_FOLDERS = ("tables", "figures", "benchmarks")
+"""Folders of a study that belong to no model."""
+
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Share = Annotated[float, Field(gt=0, le=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+
+
+def _without_repeats(values: list[Any]) -> list[Any]:
+    repeated = [value for place, value in enumerate(values) if value in values[:place]]
+    if repeated:
+        raise ValueError(f"{repeated[0]} stands there twice")
+    return values
+
+
+NoRepeats = AfterValidator(_without_repeats)
+Seeds = Annotated[list[Seed], NoRepeats, Field(min_length=1)]
 
 
 class Section(BaseModel):
@@ -73,13 +90,14 @@ class TrainedSource(Section):
     kv_heads: int = Field(2, ge=1, description="Key-value heads; heads must be a multiple.")
     mlp_width: int = Field(384, ge=16, description="Width inside the gated MLP.")
     prompts: int = Field(192, ge=1, description="Bundled prompts that the teacher answers.")
-    prompt_seed: int = Field(77, description="Seed of the prompt generator.")
+    prompt_seed: Seed = Field(77, description="Seed of the prompt generator.")
     max_new_tokens: int = Field(64, ge=1, description="Longest answer of the teacher, in tokens.")
     temperature: float = Field(0.0, ge=0, description="Temperature of the teacher's answers.")
+    batch_size: int = Field(48, ge=1, description="Prompts that the teacher answers together.")
     steps: int = Field(500, ge=1, description="Optimiser steps.")
     sequences_per_step: int = Field(4, ge=1, description="Sequences in one optimiser step.")
     learning_rate: float = Field(3e-3, gt=0, description="Peak learning rate (AdamW, cosine).")
-    seed: int = Field(0, description="Seed of weights and order.")
+    seed: Seed = Field(0, description="Seed of weights and order.")
 
     @model_validator(mode="after")
     def _heads_divide(self) -> TrainedSource:
@@ -149,7 +167,7 @@ class SplitConfig(Section):
 
     prompts: Prompts = Field(default_factory=BundledPrompts, description="Where the prompts come from.")
     count: int = Field(128, ge=1, description="How many prompts are used, from the first on.")
-    seed: int = Field(1, description="Seed of the prompt generator and of sampled answers.")
+    seed: Seed = Field(1, description="Seed of the prompt generator and of sampled answers.")
     max_new_tokens: int = Field(64, ge=1, description="Longest answer, in tokens.")
     max_prompt_tokens: int = Field(512, ge=8, description="Longer rendered prompts are left out, and counted.")
     temperature: float = Field(0.0, ge=0, description="0 is greedy decoding.")
@@ -190,17 +208,17 @@ class GeometryConfig(Section):
         "cka", description="What marks a turning point between neighbouring layers."
     )
     max_tokens: int = Field(16384, ge=8, description="Response tokens used at most, whole prompts from the first on.")
-    seed: int = Field(0, description="Seed of the random control and of sub-sampled rows.")
+    seed: Seed = Field(0, description="Seed of the random control and of sub-sampled rows.")
 
 
 class SelectorConfig(Section):
     """One way of choosing layers, and for which numbers of layers."""
 
     name: Name = Field(description="Selector, the name of a file in the selection package.")
-    k: list[Annotated[int, Field(ge=1, le=16)]] = Field(
+    k: Annotated[list[Annotated[int, Field(ge=1, le=16)]], NoRepeats] = Field(
         default_factory=lambda: [3], min_length=1, description="Numbers of layers to choose."
     )
-    seeds: list[int] = Field(default_factory=lambda: [0], min_length=1, description="Seeds, for random selectors.")
+    seeds: Seeds = Field(default_factory=lambda: [0], description="Seeds, for random selectors.")
     train: bool = Field(True, description="Whether draft heads are trained on what it chooses.")
     models: list[Name] | None = Field(None, description="Models it chooses for; all of the study when not given.")
     options: dict[str, Any] = Field(default_factory=dict, description="Options of this selector, checked by it.")
@@ -222,7 +240,7 @@ class SelectionConfig(Section):
         description="Selectors of this study.",
     )
     half_samples: int = Field(200, ge=0, description="Half-samples of prompts that judge the stability of a choice.")
-    seed: int = Field(0, description="Seed of the half-samples.")
+    seed: Seed = Field(0, description="Seed of the half-samples.")
 
 
 # ---------------------------------------------------------------- draft heads
@@ -245,7 +263,7 @@ class DraftConfig(Section):
     warmup_steps: int = Field(30, ge=0, description="Steps of linear warm-up before the cosine.")
     weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay.")
     gradient_clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
-    seeds: list[int] = Field(default_factory=lambda: [0], min_length=1, description="One replica is trained per seed.")
+    seeds: Seeds = Field(default_factory=lambda: [0], description="One replica is trained per seed.")
     checkpoint_every: int = Field(50, ge=1, description="Steps between checkpoints.")
 
 
@@ -272,15 +290,24 @@ class SpecBenchQuestions(Section):
 
 
 Questions = Annotated[BundledQuestions | FileQuestions | SpecBenchQuestions, Field(discriminator="source")]
-Temperature = Annotated[float, Field(ge=0, le=10)]
-Nodes = Annotated[int, Field(ge=2, le=1024)]
+
+
+def _plain_temperature(value: float) -> float:
+    if not re.fullmatch(r"\d+(\.\d{1,4})?", temperature_name(value)):
+        raise ValueError(f"{value} has more than four decimals; it becomes part of file names")
+    return value
+
+
+Temperature = Annotated[float, Field(ge=0, le=10), AfterValidator(_plain_temperature)]
+Temperatures = Annotated[list[Temperature], NoRepeats]
+Nodes = Annotated[list[Annotated[int, Field(ge=2, le=1024)]], NoRepeats]
 
 
 class ReplicaSettings(Section):
     """The settings at which every training seed is measured; others are measured for the first seed."""
 
-    temperatures: list[Temperature] = Field(min_length=1, description="Temperatures measured for every seed.")
-    nodes: list[Nodes] = Field(min_length=1, description="Tree sizes measured for every seed.")
+    temperatures: Temperatures = Field(min_length=1, description="Temperatures measured for every seed.")
+    nodes: Nodes = Field(min_length=1, description="Tree sizes measured for every seed.")
 
 
 class AcceptanceConfig(Section):
@@ -289,18 +316,16 @@ class AcceptanceConfig(Section):
     questions: Questions = Field(default_factory=BundledQuestions, description="Benchmark questions.")
     per_category: int | None = Field(None, ge=1, description="Questions of each category; all when not given.")
     max_new_tokens: int = Field(128, ge=2, description="Longest answer of a turn, in tokens.")
-    temperatures: list[Temperature] = Field(
+    temperatures: Temperatures = Field(
         default_factory=lambda: [0.0, 1.0], min_length=1, description="Sampling temperatures; 0 is greedy."
     )
-    nodes: list[Nodes] = Field(
-        default_factory=lambda: [30, 60], min_length=1, description="Tree sizes, the root counted."
-    )
+    nodes: Nodes = Field(default_factory=lambda: [30, 60], min_length=1, description="Tree sizes, the root counted.")
     depth: int = Field(6, ge=1, description="Longest drafted path.")
     top_k: int = Field(10, ge=1, description="Children tried per node, and nodes expanded per level.")
     replicas: ReplicaSettings | None = Field(
         None, description="Settings measured for every training seed; all settings when not given."
     )
-    seed: int = Field(0, description="Seed of sampling; every question and turn has its own stream.")
+    seed: Seed = Field(0, description="Seed of sampling; every question and turn has its own stream.")
 
 
 class SpeedConfig(Section):
@@ -308,9 +333,11 @@ class SpeedConfig(Section):
 
     per_category: int = Field(1, ge=1, description="Questions of each category.")
     max_new_tokens: int = Field(32, ge=2, description="Longest answer of a turn, in tokens.")
-    temperatures: list[Temperature] = Field(default_factory=lambda: [0.0], description="Temperatures that are timed.")
-    nodes: list[Nodes] = Field(default_factory=lambda: [30], description="Tree sizes that are timed.")
-    seeds: list[int] = Field(default_factory=lambda: [0], description="Training seeds whose heads are timed.")
+    temperatures: Temperatures = Field(default_factory=lambda: [0.0], description="Temperatures that are timed.")
+    nodes: Nodes = Field(default_factory=lambda: [30], description="Tree sizes that are timed.")
+    seeds: Annotated[list[Seed], NoRepeats] = Field(
+        default_factory=lambda: [0], description="Training seeds whose heads are timed."
+    )
 
 
 class StatisticsConfig(Section):
@@ -319,7 +346,7 @@ class StatisticsConfig(Section):
     reference: Name = Field("eagle3", description="Selector that every other set is compared with.")
     resamples: int = Field(10_000, ge=100, description="Bootstrap resamples.")
     confidence: float = Field(0.95, gt=0.5, lt=1, description="Level of the intervals.")
-    seed: int = Field(0, description="Seed of the bootstrap.")
+    seed: Seed = Field(0, description="Seed of the bootstrap.")
 
 
 # ---------------------------------------------------------------- the study
@@ -345,13 +372,6 @@ class Study(Section):
     speed: SpeedConfig = Field(default_factory=SpeedConfig, description="Timed runs.")
     statistics: StatisticsConfig = Field(default_factory=StatisticsConfig, description="Statistics of the report.")
 
-    @field_validator("models", mode="after")
-    @classmethod
-    def _study_is_no_model_name(cls, models: dict[str, ModelConfig]) -> dict[str, ModelConfig]:
-        if not models:
-            raise ValueError("the registry is empty")
-        return models
-
     @model_validator(mode="after")
     def _names_are_known(self) -> Study:
         if self.study.name in SHARED_FOLDERS:
@@ -359,6 +379,9 @@ class Study(Section):
         if len(set(self.study.models)) < len(self.study.models):
             twice = sorted({m for m in self.study.models if self.study.models.count(m) > 1})
             raise ValueError(f"study.models: named twice: {', '.join(twice)}")
+        for model in self.models:
+            if model in STUDY_FOLDERS:
+                raise ValueError(f"models.{model}: is the name of a study's own folder; choose another name")
         for model in self.study.models:
             if model not in self.models:
                 raise ValueError(f"study.models: '{model}' is not registered{_nearest(model, self.models)}")
@@ -435,6 +458,32 @@ def _sections_in(annotation: Any) -> list[type[Section]]:
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return [annotation]
     return [section for argument in get_args(annotation) for section in _sections_in(argument)]
+
+
+class _LoaderWithoutRepeats(yaml.SafeLoader):
+    """YAML, but a key that stands twice in one mapping is an error; plain YAML silently keeps the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for place, key in enumerate(keys):
+            if key in keys[:place]:
+                line = node.value[place][0].start_mark.line + 1
+                raise UserError(f"line {line}: key '{key}' stands there twice")
+        return super().construct_mapping(node, deep)
+
+
+def refuse_repeated_keys(path: Path) -> None:
+    """Check that no mapping of a YAML file has a key twice, such as two models of one name.
+
+    Raises:
+        UserError: One has; or the file is no YAML.
+    """
+    try:
+        yaml.load(path.read_text(encoding="utf-8"), _LoaderWithoutRepeats)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: is no valid YAML: {' '.join(str(error).split())}") from None
 
 
 def parse_study(raw: Mapping[str, Any]) -> Study:

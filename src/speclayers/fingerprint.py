@@ -16,12 +16,23 @@ from pathlib import Path
 from typing import NamedTuple
 
 from speclayers.config import Section
+from speclayers.errors import UserError
 
 RESULT_VERSION = "1"
 
 PACKAGE = Path(__file__).parent
 
-PLUMBING = ("errors.py", "config.py", "specs.py", "layout.py", "tables.py", "command.py", "fingerprint.py", "targets/")
+PLUMBING = (
+    "errors.py",
+    "files.py",
+    "config.py",
+    "specs.py",
+    "layout.py",
+    "tables.py",
+    "command.py",
+    "fingerprint.py",
+    "targets/",
+)
 """Modules outside every fingerprint; a path that ends in a slash is a whole folder."""
 
 
@@ -40,6 +51,10 @@ _DECODING = (
     *("decoding/plain.py", "decoding/passes.py", "decoding/sampling.py", "decoding/turns.py", "decoding/shards.py"),
     *("decoding/clock.py", "corpus/chat.py", "corpus/questions.py", "corpus/prompts.py"),
 )
+_SELECTION = tuple(
+    f"selection/{name}.py" for name in ("evidence", "layer_geometry", "search", "select", "selector", "stability")
+)
+"""The selectors themselves are added by the workflow: only those that a study names."""
 _HEAD = ("drafting/head.py",)
 _TRAINING = (
     *_HEAD,
@@ -55,7 +70,7 @@ STAGES = {
     "build_corpus": Stage(_ANSWERING, ("target",)),
     "dump_activations": Stage(("corpus/activations.py",), ("build_corpus.calibration",)),
     "measure_geometry": Stage(("geometry/",), ("dump_activations",)),
-    "select_layers": Stage(("geometry/", "selection/"), ("measure_geometry",)),
+    "select_layers": Stage(("geometry/", *_SELECTION), ("measure_geometry",)),
     "extract_features": Stage(("drafting/features.py", "drafting/feature_store.py"), ("build_corpus.training",)),
     "train_draft": Stage(_TRAINING, ("extract_features",)),
     "choose_questions": Stage(("corpus/questions.py", "corpus/prompts.py", "corpus/bundled/questions.jsonl")),
@@ -96,6 +111,19 @@ def _drop_docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.Asyn
         for statement in node.body
         if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant))
     ]
+
+
+def selector_file(name: str) -> Path:
+    """Return a selector's file.
+
+    Raises:
+        UserError: There is no selector of this name.
+    """
+    path = PACKAGE / "selection" / "selectors" / f"{name}.py"
+    if not path.is_file():
+        known = sorted(other.stem for other in path.parent.glob("[!_]*.py"))
+        raise UserError(f"selection.selectors: there is no selector '{name}'; known are {', '.join(known)}")
+    return path
 
 
 @cache

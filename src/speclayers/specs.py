@@ -125,7 +125,7 @@ def teacher(study: Study, model: str) -> CorpusSpec:
         max_new_tokens=source.max_new_tokens,
         temperature=source.temperature,
     )
-    return CorpusSpec(runtime=study.models[source.teacher].runtime(), split=split, batch_size=study.corpus.batch_size)
+    return CorpusSpec(runtime=study.models[source.teacher].runtime(), split=split, batch_size=source.batch_size)
 
 
 def trained_source(study: Study, model: str) -> TrainedSource:
@@ -154,6 +154,12 @@ def dump(study: Study, model: str) -> DumpSpec:
     return DumpSpec(runtime=study.models[model].runtime(), max_tokens=study.geometry.max_tokens)
 
 
+def geometry(study: Study, model: str) -> GeometryConfig:
+    """Return the slice of measure_geometry; two of the section's values serve other stages."""
+    unused = {key: GeometryConfig.model_fields[key].default for key in ("search_rows", "max_tokens")}
+    return study.geometry.model_copy(update=unused)
+
+
 def selection(study: Study, model: str) -> SelectionSpec:
     """Return the slice of select_layers: the selectors that choose for this model."""
     chosen = [s for s in study.selection.selectors if s.models is None or model in s.models]
@@ -177,8 +183,13 @@ def questions(study: Study) -> QuestionsSpec:
     return QuestionsSpec(questions=acceptance.questions, per_category=acceptance.per_category, seed=acceptance.seed)
 
 
+def baseline(study: Study, model: str) -> DecodeSpec:
+    """Return the slice of decode_baseline; a tree's width does not matter there, its depth decides what fits."""
+    return decode(study, model).model_copy(update={"top_k": 1})
+
+
 def decode(study: Study, model: str) -> DecodeSpec:
-    """Return the slice of decode_baseline and measure_acceptance; temperature and nodes are wildcards."""
+    """Return the slice of measure_acceptance; temperature and nodes are wildcards."""
     acceptance = study.acceptance
     return DecodeSpec(
         runtime=study.models[model].runtime(),
@@ -191,8 +202,8 @@ def decode(study: Study, model: str) -> DecodeSpec:
 
 def speed(study: Study, model: str) -> SpeedSpec:
     """Return the slice of measure_speed."""
-    slower = decode(study, model).model_copy(update={"max_new_tokens": study.speed.max_new_tokens})
-    return SpeedSpec(decode=slower, per_category=study.speed.per_category)
+    timed = decode(study, model).model_copy(update={"max_new_tokens": study.speed.max_new_tokens})
+    return SpeedSpec(decode=timed, per_category=study.speed.per_category)
 
 
 def aggregate(study: Study) -> AggregateSpec:

@@ -1,22 +1,18 @@
-"""Parquet schemas, atomic writes and checked reads."""
+"""Parquet schemas, and tables written whole and read with a check."""
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from speclayers.errors import UserError
+from speclayers.files import atomic_path
 
 SCHEMA_VERSION = "1"
 
@@ -270,56 +266,6 @@ SPEED = Table(
 def activation_column(layer: int, n_layers: int) -> str:
     """Return the column name of a layer's states: h00 … hNN, three digits from 100 layers on."""
     return f"h{layer:0{3 if n_layers >= 100 else 2}d}"
-
-
-@contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
-    """Give a temporary file beside `path`; rename it there on success, remove it on failure.
-
-    Raises:
-        UserError: The file cannot be written (no space, no permission).
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        temporary.replace(path)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file that appears whole or not at all."""
-    with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON that appears whole or not at all; non-finite numbers are refused."""
-    write_text(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n")
-
-
-def read_json(path: Path) -> Any:
-    """Read JSON.
-
-    Raises:
-        UserError: The file is missing or broken.
-    """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: file is missing") from None
-    except ValueError as error:
-        raise UserError(f"{path}: is not valid JSON ({error}); delete it and run again") from None
 
 
 def write_table(path: Path, table: Table, frame: pd.DataFrame, origin: Origin) -> None:

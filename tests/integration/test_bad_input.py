@@ -137,13 +137,26 @@ def test_more_layers_than_the_model_has_are_refused_by_key(finished, tmp_path):
 def test_a_head_for_layers_that_were_not_extracted_is_refused(finished, tmp_path):
     base = finished.folder / "results/smoke/smoke-qwen3"
     spec = {"runtime": {}, "draft": json.loads(DraftConfig(vocabulary=64, steps=1).canonical())}
+    outputs = {"output": "model.safetensors", "config": "config.json", "training": "training.parquet", "work": "work"}
     done = script(
         finished,
         "train_draft",
         json.dumps(spec),
         *("--target", "results/models/smoke-qwen3", "--corpus", str(base / "corpus/training.parquet")),
-        *("--features", str(base / "features/manifest.json"), "--head", "eagle3.l09.s0"),
-        *(f"--{name}={tmp_path}/{name}" for name in ("output", "config", "training", "work")),
+        *("--features", str(next(base.glob("features/l*.json"))), "--head", "eagle3.l00.s0"),
+        *(f"--{option}={tmp_path / name}" for option, name in outputs.items()),
     )
-    assert "9" in the_error(done)
-    assert not (tmp_path / "output").exists()
+    assert "holds no layer 0" in the_error(done)
+    assert not (tmp_path / "model.safetensors").exists()
+
+
+def test_two_models_of_one_name_in_the_registry_are_refused(workspace):
+    study = workspace.folder / "bad.yaml"
+    study.write_text("models:\n  m: {source: {kind: folder, path: a}}\n  m: {source: {kind: folder, path: b}}\n")
+    assert "line 3: key 'm' stands there twice" in the_error(workspace.snakemake("--configfile", "bad.yaml"))
+
+
+def test_an_unknown_selector_is_refused_before_anything_runs(workspace):
+    study = workspace.folder / "bad.yaml"
+    study.write_text("selection: {selectors: [{name: eagle3}, {name: elsy}]}\n")
+    assert "there is no selector 'elsy'" in the_error(workspace.snakemake("--configfile", "bad.yaml"))

@@ -88,6 +88,32 @@ def test_second_turns_follow_the_greedy_first_answer(finished):
     assert answer in tokenizer.decode(baseline.prompt_ids[question, 1])
 
 
+def test_a_changed_model_is_studied_again_to_the_end(copy_of_finished):
+    study = copy_of_finished.folder / "studies/smoke.yaml"
+    study.write_text(study.read_text().replace("steps: 200", "steps: 201"))
+    done = copy_of_finished.smoke("-n")
+    assert done.returncode == 0
+    for rule in ("make_tiny_model", "build_corpus", "select_layers", "render_report"):
+        assert f"rule {rule}:" in done.stdout or f"checkpoint {rule}:" in done.stdout
+    assert "rule build_teacher:" not in done.stdout
+
+
+def test_a_selector_added_later_trains_only_its_own_head(copy_of_finished):
+    study = copy_of_finished.folder / "studies/smoke.yaml"
+    added = "{name: pinned, k: [2], options: {sets: [[1, 5]]}}"
+    study.write_text(study.read_text().replace("{name: eagle2, k: [1], train: false}", added))
+    trained = path(copy_of_finished, LAYOUT.model(MODEL)).glob("heads/*/model.safetensors")
+    before = {head: head.stat().st_mtime_ns for head in trained}
+    done = copy_of_finished.smoke()
+    assert done.returncode == 0, done.stderr
+    executed = [line.split()[1].rstrip(":") for line in done.stderr.splitlines() if line.startswith("rule ")]
+    assert executed.count("train_draft") == 1
+    assert executed.count("extract_features") <= 1
+    assert not {"build_corpus", "dump_activations", "measure_geometry", "decode_baseline"} & set(executed)
+    assert {head: head.stat().st_mtime_ns for head in before} == before
+    assert "eagle3.l01-l05.s0" in heads(copy_of_finished)
+
+
 def job(space, rule, output):
     """The shell command of the job that makes a file."""
     done = space.smoke("-n", "-p", "--forcerun", rule, "--", output)

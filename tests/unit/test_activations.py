@@ -9,8 +9,9 @@ from speclayers.config import Runtime
 from speclayers.corpus import activations
 from speclayers.corpus.activations import dump_activations
 from speclayers.errors import UserError
+from speclayers.files import read_json
 from speclayers.geometry.dump import open_dump, read_layer, read_tokens
-from speclayers.tables import Origin, read_json
+from speclayers.tables import Origin
 
 ORIGIN = Origin("tiny", "f")
 

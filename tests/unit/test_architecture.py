@@ -9,7 +9,8 @@ PACKAGE = Path(__file__).parents[2] / "src" / "speclayers"
 
 FLOORS = [
     {"errors"},
-    {"config", "tables", "layout"},
+    {"files", "config", "layout"},
+    {"tables"},
     {"specs", "fingerprint", "command"},
     {"targets", "geometry"},
     {"corpus"},

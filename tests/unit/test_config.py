@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from speclayers.config import HeadName, Section, Study, layers_name, parse_study, temperature_name
+from speclayers.config import (
+    HeadName,
+    Section,
+    Study,
+    layers_name,
+    layers_of,
+    parse_study,
+    refuse_repeated_keys,
+    temperature_name,
+)
 from speclayers.errors import UserError
 from speclayers.layout import Layout
 
@@ -101,10 +110,40 @@ def test_a_model_name_that_is_no_plain_folder_name_is_refused(name):
         ({"models": {"tiny-qwen3": {"source": {"teacher": "tiny-qwen3"}}}}, "itself trained"),
         ({"models": {"tiny-qwen3": {"source": {"heads": 5}}}}, "width 128"),
         ({"models": {"m": {"source": {"kind": "ftp"}}}}, "models.m.source"),
+        ({"models": {"tables": {"source": {"kind": "folder", "path": "m"}}}}, "models.tables"),
+        ({"acceptance": {"nodes": [30, 30]}}, "acceptance.nodes: 30 stands there twice"),
+        ({"acceptance": {"temperatures": [0, 0.0]}}, "acceptance.temperatures: 0.0 stands there twice"),
+        ({"acceptance": {"temperatures": [1e-5]}}, "more than four decimals"),
+        ({"draft": {"seeds": [1, 1]}}, "draft.seeds: 1 stands there twice"),
+        ({"draft": {"seeds": [-1]}}, "draft.seeds.0"),
+        ({"geometry": {"seed": -1}}, "geometry.seed"),
     ],
 )
 def test_a_wrong_value_is_named_by_its_key(overlay, told):
     assert told in message(merged(overlay))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("models:\n  a: {dtype: float32}\n  b: {}\n  a: {}\n", "line 4: key 'a' stands there twice"),
+        ("study: [", "is no valid YAML"),
+    ],
+)
+def test_what_yaml_would_silently_drop_is_refused(tmp_path, text, told):
+    path = tmp_path / "study.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=r"study\.yaml: ") as error:
+        refuse_repeated_keys(path)
+    assert told in str(error.value)
+    for shipped in (ROOT / "config.yaml", *(ROOT / "studies").glob("*.yaml")):
+        refuse_repeated_keys(shipped)
+
+
+def test_layer_set_names_survive_a_round_trip():
+    assert layers_of(layers_name([27, 2, 115])) == {2, 27, 115}
+    with pytest.raises(UserError, match="no layer set"):
+        layers_of("l2-l3")
 
 
 def sections(cls=Section):

@@ -6,7 +6,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from speclayers import tables
+from speclayers import files, tables
 from speclayers.errors import UserError
 from speclayers.tables import TURNING, Origin, Table, read_origin, read_table, write_table
 
@@ -60,7 +60,7 @@ def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(UserError, match=r"none\.parquet: file is missing"):
         read_table(tmp_path / "none.parquet", TURNING)
     with pytest.raises(UserError, match=r"none\.json: file is missing"):
-        tables.read_json(tmp_path / "none.json")
+        files.read_json(tmp_path / "none.json")
 
 
 def test_a_table_of_another_kind_is_refused(tmp_path):
@@ -72,10 +72,10 @@ def test_a_table_of_another_kind_is_refused(tmp_path):
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "kept.txt"
-    tables.write_text(path, "old")
+    files.write_text(path, "old")
 
     def write_half():
-        with tables.atomic_path(path) as temporary:
+        with files.atomic_path(path) as temporary:
             temporary.write_text("half")
             raise RuntimeError
 
@@ -87,11 +87,11 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
 
 def test_a_full_disk_is_told_in_one_line(tmp_path):
     path = tmp_path / "big.txt"
-    with pytest.raises(UserError, match=r"big\.txt: cannot be written: No space left"), tables.atomic_path(path):
+    with pytest.raises(UserError, match=r"big\.txt: cannot be written: No space left"), files.atomic_path(path):
         raise OSError(28, os.strerror(28))
     assert os.listdir(tmp_path) == []
 
 
 def test_numbers_that_json_cannot_hold_are_refused(tmp_path):
     with pytest.raises(ValueError, match="not JSON compliant"):
-        tables.write_json(tmp_path / "x.json", {"a": float("nan")})
+        files.write_json(tmp_path / "x.json", {"a": float("nan")})

@@ -18,8 +18,9 @@ from speclayers.drafting.head import load_head, save_head
 from speclayers.drafting.training import learning_rate_factor, simulated_length, train
 from speclayers.drafting.training_data import TrainingData, sequence_order
 from speclayers.errors import UserError
+from speclayers.files import read_json
 from speclayers.specs import FeaturesSpec, TrainSpec
-from speclayers.tables import CORPUS, TRAINING, read_json, read_table, write_table
+from speclayers.tables import CORPUS, TRAINING, read_table, write_table
 from tests.drafts import ORIGIN, make_corpus, make_head, make_store
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"

@@ -22,7 +22,7 @@ from speclayers.analysis.geometry_figures import of_model
 from speclayers.analysis.page_tables import PageTable
 from speclayers.analysis.study import Study
 from speclayers.analysis.wording import count
-from speclayers.tables import atomic_path, write_text
+from speclayers.files import atomic_path, write_text
 
 PNG_SCALE = 2
 

@@ -14,8 +14,9 @@ from speclayers import tables
 from speclayers.analysis.drafters import parse_drafter
 from speclayers.analysis.schemas import ORIGIN, SUMMARIES
 from speclayers.errors import UserError
+from speclayers.files import read_json
 from speclayers.layout import GEOMETRY_TABLES
-from speclayers.tables import Origin, Table, read_json, read_origin, read_table, write_table
+from speclayers.tables import Origin, Table, read_origin, read_table, write_table
 from speclayers.targets.manifest import Manifest
 
 TIE_MARGIN = 1e-3

@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 
 from speclayers.analysis.schemas import ESTIMATES, SUMMARIES
 from speclayers.errors import UserError
-from speclayers.tables import Table, atomic_path, read_origin
+from speclayers.files import atomic_path
+from speclayers.tables import Table, read_origin
 
 EXPORTS = (
     *("acceptance_summary", "comparisons", "category_estimates", "depth_estimates", "speed_estimates"),

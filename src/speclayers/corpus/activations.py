@@ -26,7 +26,8 @@ import torch
 from tqdm import tqdm
 
 from speclayers.errors import UserError
-from speclayers.tables import Origin, activation_column, atomic_path, read_origin, write_json
+from speclayers.files import atomic_path, write_json
+from speclayers.tables import Origin, activation_column, read_origin
 from speclayers.targets.capture import CapturedStates, capture_states
 from speclayers.targets.target import Target
 

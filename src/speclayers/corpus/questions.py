@@ -3,8 +3,6 @@
 import hashlib
 import http.client
 import importlib.resources
-import os
-import tempfile
 import urllib.request
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ from typing import Any
 
 from speclayers.corpus.prompts import read_json_lines
 from speclayers.errors import UserError
+from speclayers.files import atomic_path
 
 CATEGORIES = ("mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag")
 MT_BENCH_SUBCATEGORIES = (
@@ -130,7 +129,8 @@ def fetch_spec_bench(directory: Path, url: str = SPEC_BENCH_URL, sha256: str = S
             f"Spec-Bench: {url} has the SHA-256 {found}, expected {sha256}; nothing was kept. A proxy may "
             f"have changed the file: fetch it by another way and put it at {target}"
         )
-    _write_atomically(target, content)
+    with atomic_path(target) as temporary:
+        temporary.write_bytes(content)
     return target
 
 
@@ -179,12 +179,3 @@ def _rank(seed: int, question_id: int) -> bytes:
 
 def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def _write_atomically(target: Path, content: bytes) -> None:
-    """Write a file so that a reader sees either nothing or all of it."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as temporary:
-        temporary.write(content)
-    os.chmod(temporary.name, 0o644)  # temporary files are private; a shared cache must stay readable
-    os.replace(temporary.name, target)

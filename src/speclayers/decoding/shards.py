@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 import pandas as pd
 from tqdm import tqdm
 
+from speclayers.files import read_json, write_json
 from speclayers.fingerprint import digest
-from speclayers.tables import Table, read_json, write_json
+from speclayers.tables import Table
 
 Item = TypeVar("Item")
 Rows = dict[str, list[dict[str, Any]]]

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from speclayers.drafting.head import Eagle3Head
-from speclayers.tables import atomic_path
+from speclayers.files import atomic_path
 
 KEPT = 2
 """The newest checkpoints that are kept: should one be damaged, the one before it serves."""

@@ -25,7 +25,8 @@ from torch import Tensor
 
 from speclayers.config import Section, layers_name
 from speclayers.errors import UserError
-from speclayers.tables import Column, Table, read_json, read_table
+from speclayers.files import read_json
+from speclayers.tables import Column, Table, read_table
 
 NO_TOKEN = -1
 INDEX_FILE = "tokens.parquet"

@@ -24,7 +24,8 @@ from speclayers.drafting.feature_store import (
     sequence_index,
 )
 from speclayers.errors import UserError
-from speclayers.tables import Origin, read_json, write_json, write_table
+from speclayers.files import read_json, write_json
+from speclayers.tables import Origin, write_table
 from speclayers.targets.capture import capture_states
 from speclayers.targets.staging import resumable_folder
 from speclayers.targets.target import Target
@@ -103,7 +104,7 @@ def _held_layers(folder: Path, key: str) -> set[int]:
         if metadata.get("key") == key:
             held.add(int(metadata["layer"]))
         else:
-            path.unlink()
+            path.unlink(missing_ok=True)  # another pass may have removed it
     return held if (folder / INDEX_FILE).exists() else set()
 
 

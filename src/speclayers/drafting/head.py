@@ -17,7 +17,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply
 
 from speclayers.config import Section
 from speclayers.errors import UserError
-from speclayers.tables import atomic_path, read_json, write_json
+from speclayers.files import atomic_path, read_json, write_json
 from speclayers.targets.target import Target
 
 WEIGHTS_FILE = "model.safetensors"
@@ -332,7 +332,10 @@ def load_head(folder: Path, target: Target) -> Eagle3Head:
         )
     head = head_from_tensors(config, read_tensors(folder / WEIGHTS_FILE), folder / WEIGHTS_FILE)
     head.requires_grad_(False).eval()
-    return head.to(device=target.device, dtype=target.dtype)
+    head.to(device=target.device, dtype=target.dtype)
+    # `to` also rounds the rotary frequencies, and a rounded frequency is wrong by whole turns far from the start
+    head.rotary = LlamaRotaryEmbedding(_rotary_config(config)).to(target.device)
+    return head
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

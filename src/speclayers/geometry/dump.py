@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from speclayers.errors import UserError
-from speclayers.tables import activation_column, read_json
+from speclayers.files import read_json
+from speclayers.tables import activation_column
 
 TOKEN_COLUMNS = [
     "sample_id",

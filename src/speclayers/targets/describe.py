@@ -93,7 +93,10 @@ def _check_weights(folder: Path, name: str) -> None:
         raise UserError(f"models.{name}: no weights as .safetensors: {found}")
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        listed = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        try:
+            listed = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise UserError(f"models.{name}: {index.name} is broken; expected JSON with a weight_map") from None
         missing = sorted(listed - {path.name for path in weights})
         if missing:
             raise UserError(f"models.{name}: {missing[0]} is missing; {index.name} lists it")

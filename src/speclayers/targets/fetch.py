@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
+from collections.abc import Callable
 from fnmatch import fnmatch
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
@@ -98,14 +98,14 @@ def _from_hub(source: HubSource, name: str, staging: Path, patterns: tuple[str, 
             f"{where}.repo: {source.repo} cannot be downloaded ({type(error).__name__}); check the connection, "
             "or give a folder instead (source: {kind: folder, path: …})"
         ) from error
-    _copy_files(snapshot, staging, patterns)
+    _copy_files(snapshot, staging, patterns, _link_or_copy)
     return Provenance(source.model_dump(mode="json"), snapshot.name, _card_licence(staging))
 
 
 def _card_licence(folder: Path) -> str | None:
     """Read the licence from a model card's front matter."""
     card = folder / "README.md"
-    parts = card.read_text(encoding="utf-8").split("---", 2) if card.is_file() else []
+    parts = card.read_text(encoding="utf-8", errors="replace").split("---", 2) if card.is_file() else []
     if len(parts) < 3 or parts[0].strip():
         return None
     try:
@@ -116,20 +116,21 @@ def _card_licence(folder: Path) -> str | None:
     return licence if isinstance(licence, str) else None
 
 
-def _copy_files(origin: Path, staging: Path, patterns: tuple[str, ...]) -> None:
+def _copy_files(
+    origin: Path, staging: Path, patterns: tuple[str, ...], copy: Callable[[Path, Path], object] = shutil.copyfile
+) -> None:
     for path in sorted(origin.iterdir()):
         if path.name == MANIFEST or not path.is_file() or not any(fnmatch(path.name, p) for p in patterns):
             continue
-        _link_or_copy(path.resolve(), staging / path.name)
+        copy(path.resolve(), staging / path.name)
 
 
 def _link_or_copy(path: Path, copy: Path) -> None:
     # The hub's cache never changes a file in place, so sharing its blocks saves a second copy of the weights.
-    if "blobs" in path.parts:
-        with contextlib.suppress(OSError):  # another file system: copied below
-            os.link(path, copy)
-            return
-    shutil.copyfile(path, copy)
+    try:
+        os.link(path, copy)
+    except OSError:  # another file system
+        shutil.copyfile(path, copy)
 
 
 # ---------------------------------------------------------------- folder

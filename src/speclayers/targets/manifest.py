@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from speclayers.config import Section
 from speclayers.errors import UserError
-from speclayers.tables import read_json, write_json
+from speclayers.files import read_json, write_json
 
 MANIFEST = "manifest.json"
 

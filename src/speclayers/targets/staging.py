@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from speclayers.errors import UserError
+from speclayers.files import FULL, told_as_unwritable
 
 
 @contextmanager
@@ -23,20 +23,20 @@ def replaced_folder(folder: Path) -> Iterator[Path]:
     Raises:
         UserError: The folder cannot be written (no space, no permission).
     """
-    try:
+    with told_as_unwritable(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(folder)
         staging = _temporary(folder)
-        try:
+    try:
+        with told_as_unwritable(folder, FULL):
             yield staging
+        with told_as_unwritable(folder):
             _finish(staging)
             if folder.exists():
                 folder.rename(_temporary(folder) / "old")
             staging.rename(folder)
-        finally:
-            _remove_leftovers(folder)
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be written: {error.strerror or error}") from error
+    finally:
+        _remove_leftovers(folder)
 
 
 def _temporary(folder: Path) -> Path:
@@ -56,10 +56,14 @@ def _finish(folder: Path) -> None:
     umask = os.umask(0)
     os.umask(umask)
     folder.chmod(0o777 & ~umask)
-    for path in folder.iterdir():
+    for path in folder.rglob("*"):
+        if path.is_dir():
+            path.chmod(0o777 & ~umask)
+            continue
         with path.open("rb") as written:
             os.fsync(written.fileno())
-        path.chmod(0o666 & ~umask)
+        if path.stat().st_nlink == 1:  # a linked file belongs to the hub's cache, too
+            path.chmod(0o666 & ~umask)
 
 
 @contextmanager

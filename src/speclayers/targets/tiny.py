@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from speclayers.config import Runtime, TrainedSource
 from speclayers.errors import UserError
-from speclayers.tables import atomic_path
+from speclayers.files import atomic_path
 from speclayers.targets.describe import Provenance, describe_folder
 from speclayers.targets.manifest import Manifest, read_manifest, write_manifest
 from speclayers.targets.staging import replaced_folder
@@ -103,7 +103,8 @@ def _start_from_teacher(model: Any, teacher: Path, name: str) -> None:
     the principal components; a model wider than its teacher keeps its random embeddings in the other columns.
     """
     with torch.no_grad():
-        theirs = load_target(teacher, name, Runtime()).anatomy.embedding.weight.double()
+        embedding: Any = load_target(teacher, name, Runtime()).anatomy.embedding
+        theirs = embedding.weight.double()
         own = model.get_input_embeddings().weight
         centred = theirs - theirs.mean(0)
         directions = torch.linalg.eigh(centred.T @ centred).eigenvectors.flip(1)[:, : own.shape[1]]
