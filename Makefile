@@ -1,6 +1,6 @@
 # make study   run the default study and print where its report lies
 # make test    run all tests
-# make check   formatting, lint, types, workflow lint, schema in step
+# make check   formatting, lint, types, workflow lint, schema and table page in step
 # make bench   speed and memory beside peers, written to benchmarks/results.md
 
 SHELL := bash
@@ -25,6 +25,7 @@ check: .venv/ready
 	$(bin)/snakefmt --check Snakefile rules
 	$(bin)/snakemake --lint
 	$(bin)/python scripts/write_schema.py --check
+	$(bin)/python scripts/write_tables_page.py --check
 
 format: .venv/ready
 	$(bin)/ruff check --fix .
@@ -33,6 +34,7 @@ format: .venv/ready
 
 schema: .venv/ready
 	$(bin)/python scripts/write_schema.py
+	$(bin)/python scripts/write_tables_page.py
 
 bench: .venv/ready
 	$(bin)/python benchmarks/run.py

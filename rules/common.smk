@@ -17,7 +17,7 @@ from speclayers.config import (
     temperature_name,
 )
 from speclayers.errors import UserError
-from speclayers.fingerprint import STAGES, code_hash, fingerprint, selector_file, stage_code
+from speclayers.fingerprint import STAGES, code_hash, fingerprint, selector_files, stage_code
 from speclayers.layout import GEOMETRY_TABLES, SPLITS, SUMMARY_TABLES, Layout
 from speclayers.files import read_json
 
@@ -26,7 +26,7 @@ try:
         refuse_repeated_keys(Path(file))
     study = parse_study(config)
     for selector in study.selection.selectors:
-        selector_file(selector.name)
+        selector_files(selector.name)
 except UserError as error:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(2)
@@ -97,7 +97,8 @@ def identity(stage, model):
     if name == "build_teacher":
         upstream.append(identity("target", teacher_of(model)))
     if name == "select_layers":
-        upstream += [code_hash(selector_file(chosen.name)) for chosen in study.selection.selectors]
+        named = (selector_files(chosen.name) for chosen in study.selection.selectors)
+        upstream += [code_hash(file) for files in named for file in files]
     return fingerprint(stage_spec(stage, model), stage_code(name, script), upstream)
 
 

@@ -12,7 +12,7 @@ from speclayers.decoding.baseline import decode_questions, sample_turns
 from speclayers.decoding.shards import Shards, job_key, to_frame
 from speclayers.decoding.turns import read_turns
 from speclayers.errors import UserError
-from speclayers.specs import DecodeSpec, read_spec
+from speclayers.specs import BaselineSpec, read_spec
 from speclayers.tables import BASELINE, read_table, write_table
 from speclayers.targets.manifest import MANIFEST
 from speclayers.targets.target import load_target
@@ -28,12 +28,12 @@ def main() -> None:
     arguments.add_argument("--output", type=Path, required=True, help="table of answers (Parquet)")
     arguments.add_argument("--work", type=Path, required=True, help="folder of shards, so that a killed run continues")
     args = arguments.parse_args()
-    spec = read_spec(DecodeSpec, args.spec)
+    spec = read_spec(BaselineSpec, args.spec)
     torch.set_num_threads(args.threads)
     source = args.questions if args.temperature == 0 else args.greedy
     if source is None:
         raise UserError(f"--greedy: is missing; temperature {args.temperature:g} needs the table of temperature 0")
-    target = load_target(args.target, args.model, spec.runtime)
+    target = load_target(args.target, args.model, spec.decode.runtime)
     if args.temperature == 0:
         questions = read_questions(source)
         shards = Shards(args.work, job_key(args.fingerprint, [0.0], [args.target / MANIFEST, source]))
@@ -41,7 +41,7 @@ def main() -> None:
     else:
         asked = read_turns(read_table(source, BASELINE))
         shards = Shards(args.work, job_key(args.fingerprint, [args.temperature], [args.target / MANIFEST, source]))
-        rows = sample_turns(target, asked, spec, args.temperature, shards)
+        rows = sample_turns(target, asked, spec.decode, args.temperature, shards)
     write_table(args.output, BASELINE, to_frame(rows["baseline"], BASELINE), command.origin(args))
     shards.remove()
 

@@ -325,6 +325,9 @@ class AcceptanceConfig(Section):
     replicas: ReplicaSettings | None = Field(
         None, description="Settings measured for every training seed; all settings when not given."
     )
+    check_generate: bool = Field(
+        True, description="Decode the greedy baseline again with transformers' own generate and compare every token."
+    )
     seed: Seed = Field(0, description="Seed of sampling; every question and turn has its own stream.")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -51,6 +52,7 @@ _DECODING = (
     *("decoding/plain.py", "decoding/passes.py", "decoding/sampling.py", "decoding/turns.py", "decoding/shards.py"),
     *("decoding/clock.py", "corpus/chat.py", "corpus/questions.py", "corpus/prompts.py"),
 )
+_BASELINE = (*_DECODING, "decoding/baseline.py", "decoding/exactness.py")
 _SELECTION = tuple(
     f"selection/{name}.py" for name in ("evidence", "layer_geometry", "search", "select", "selector", "stability")
 )
@@ -62,6 +64,7 @@ _TRAINING = (
     *("drafting/checkpoints.py", "drafting/feature_store.py"),
 )
 _DRAFTING = (*_HEAD, "drafting/drafter.py", "drafting/tree.py", "drafting/eagle3.py")
+_ANALYSIS = ("analysis/", "decoding/exactness.py")
 
 STAGES = {
     "fetch_model": Stage(()),
@@ -74,12 +77,12 @@ STAGES = {
     "extract_features": Stage(("drafting/features.py", "drafting/feature_store.py"), ("build_corpus.training",)),
     "train_draft": Stage(_TRAINING, ("extract_features",)),
     "choose_questions": Stage(("corpus/questions.py", "corpus/prompts.py", "corpus/bundled/questions.jsonl")),
-    "decode_baseline": Stage((*_DECODING, "decoding/baseline.py"), ("target", "choose_questions")),
+    "decode_baseline": Stage(_BASELINE, ("target", "choose_questions")),
     "measure_acceptance": Stage((*_DRAFTING, "decoding/", *_DECODING), ("train_draft", "decode_baseline")),
     "measure_speed": Stage((*_DRAFTING, "decoding/", *_DECODING), ("train_draft", "decode_baseline")),
-    "summarise_model": Stage(("analysis/",)),
-    "aggregate_study": Stage(("analysis/",)),
-    "render_report": Stage(("analysis/",)),
+    "summarise_model": Stage(_ANALYSIS),
+    "aggregate_study": Stage(_ANALYSIS),
+    "render_report": Stage(_ANALYSIS),
 }
 
 
@@ -113,8 +116,8 @@ def _drop_docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.Asyn
     ]
 
 
-def selector_file(name: str) -> Path:
-    """Return a selector's file.
+def selector_files(name: str) -> list[Path]:
+    """Return a selector's file, and those of other selectors that it builds on.
 
     Raises:
         UserError: There is no selector of this name.
@@ -123,7 +126,10 @@ def selector_file(name: str) -> Path:
     if not path.is_file():
         known = sorted(other.stem for other in path.parent.glob("[!_]*.py"))
         raise UserError(f"selection.selectors: there is no selector '{name}'; known are {', '.join(known)}")
-    return path
+    imported = re.findall(
+        r"^from speclayers\.selection\.selectors\.(\w+) import", path.read_text(encoding="utf-8"), re.M
+    )
+    return [path, *(file for other in imported for file in selector_files(other))]
 
 
 @cache

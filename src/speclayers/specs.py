@@ -91,6 +91,13 @@ class DecodeSpec(Section):
     seed: int
 
 
+class BaselineSpec(Section):
+    """Plain decoding of the benchmark questions."""
+
+    decode: DecodeSpec
+    check_generate: bool
+
+
 class SpeedSpec(Section):
     """Timed decoding of some of the questions."""
 
@@ -183,9 +190,10 @@ def questions(study: Study) -> QuestionsSpec:
     return QuestionsSpec(questions=acceptance.questions, per_category=acceptance.per_category, seed=acceptance.seed)
 
 
-def baseline(study: Study, model: str) -> DecodeSpec:
+def baseline(study: Study, model: str) -> BaselineSpec:
     """Return the slice of decode_baseline; a tree's width does not matter there, its depth decides what fits."""
-    return decode(study, model).model_copy(update={"top_k": 1})
+    narrow = decode(study, model).model_copy(update={"top_k": 1})
+    return BaselineSpec(decode=narrow, check_generate=study.acceptance.check_generate)
 
 
 def decode(study: Study, model: str) -> DecodeSpec:

@@ -208,6 +208,7 @@ BASELINE = Table(
         Column("prompt_ids", _ids, "", "Rendered prompt, as token ids."),
         Column("output_ids", _ids, "", "Plain decoding's answer, as token ids."),
         Column("top2_margin", pa.list_(pa.float32()), "", "Gap of the two highest logits at each answered token."),
+        Column("equals_generate", _bool, "", "Whether transformers' generate gives the same ids; null when not asked."),
     ),
 )
 

@@ -24,12 +24,13 @@ from speclayers.drafting.eagle3 import Eagle3Drafter
 from speclayers.drafting.head import save_head
 from speclayers.drafting.tree import TreeShape
 from speclayers.errors import UserError
-from speclayers.specs import DecodeSpec, QuestionsSpec, SpeedSpec
+from speclayers.specs import BaselineSpec, DecodeSpec, QuestionsSpec, SpeedSpec
 from speclayers.tables import BASELINE, CYCLES, SPEED, TURNS, Origin, read_table, write_table
 from tests.heads import make_head
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 SPEC = DecodeSpec(runtime=Runtime(), max_new_tokens=10, depth=3, top_k=4, seed=0)
+CHECKED = BaselineSpec(decode=SPEC, check_generate=True)
 QUESTIONS = [
     Question(3, "qa", "qa", ("What is red?",), ()),
     Question(8, "mt_bench", "writing", ("Write a line.", "Now another."), ()),
@@ -52,7 +53,7 @@ def drafter(target):
 @pytest.fixture
 def greedy(target, tmp_path):
     """Plain greedy decoding's table, as frame."""
-    rows = decode_questions(target, QUESTIONS, SPEC, Shards(tmp_path / "greedy", "key"))
+    rows = decode_questions(target, QUESTIONS, CHECKED, Shards(tmp_path / "greedy", "key"))
     path = tmp_path / "T0.parquet"
     write_table(path, BASELINE, to_frame(rows["baseline"], BASELINE), Origin("tiny", "f"))
     return read_table(path, BASELINE)
@@ -63,6 +64,21 @@ def measured(target, drafter, turns, work, temperature=0.0, spec=SPEC):
 
 
 # ---------------------------------------------------------------- plain decoding
+
+
+def test_a_baseline_that_differs_from_transformers_generate_is_refused(target, tmp_path, monkeypatch, greedy):
+    assert greedy.equals_generate.all()
+    plain = baseline._decode_turn
+
+    def with_a_wrong_token(*arguments):
+        row = plain(*arguments)
+        row["output_ids"][2] += 1
+        row["top2_margin"][2] = 1.0
+        return row
+
+    monkeypatch.setattr(baseline, "_decode_turn", with_a_wrong_token)
+    with pytest.raises(UserError, match=r"question \d+.*position 2: transformers' generate differs"):
+        decode_questions(target, QUESTIONS, CHECKED, Shards(tmp_path / "wrong", "key"))
 
 
 def test_plain_decoding_equals_transformers_and_knows_its_margins(target, greedy):
@@ -236,7 +252,7 @@ def test_plain_decoding_refuses_what_drafting_could_not_hold(target, tmp_path, m
     monkeypatch.setattr(baseline, "decode_plain", lambda *_: pytest.fail("nothing may be decoded"))
     questions = [*QUESTIONS, Question(12, "qa", "qa", ("x" * 600,), ())]
     with pytest.raises(UserError, match="question 12, turn 0: its prompt of"):
-        decode_questions(target, questions, SPEC, Shards(tmp_path / "work", "key"))
+        decode_questions(target, questions, CHECKED, Shards(tmp_path / "work", "key"))
 
 
 def test_logits_that_are_not_finite_name_the_question(target, drafter, greedy, tmp_path):
@@ -295,7 +311,8 @@ def test_scripts_write_their_tables(tiny_target, tmp_path, monkeypatch):
     decode = {"spec": SPEC.model_copy(update={"max_new_tokens": 4}).canonical(), "target": folder}
     work = tmp_path / "work"
     greedy, sampled = tmp_path / "T0.parquet", tmp_path / "T1.parquet"
-    plain = decode | {"questions": questions, "work": work}
+    checked = BaselineSpec(decode=DecodeSpec.model_validate_json(decode["spec"]), check_generate=True).canonical()
+    plain = decode | {"spec": checked, "questions": questions, "work": work}
     run_script("decode_baseline.py", monkeypatch, **plain, temperature="0.0", output=greedy)
     run_script("decode_baseline.py", monkeypatch, **plain, temperature="1.0", greedy=greedy, output=sampled)
     assert len(read_table(sampled, BASELINE)) == len(read_table(greedy, BASELINE)) == 7
@@ -316,7 +333,7 @@ def test_scripts_write_their_tables(tiny_target, tmp_path, monkeypatch):
 
 
 def test_sampling_without_the_greedy_table_is_refused(tmp_path, monkeypatch, capsys):
-    options = {"spec": SPEC.canonical(), "target": tmp_path, "questions": tmp_path, "work": tmp_path}
+    options = {"spec": CHECKED.canonical(), "target": tmp_path, "questions": tmp_path, "work": tmp_path}
     with pytest.raises(SystemExit) as stopped:
         run_script("decode_baseline.py", monkeypatch, **options, temperature="1.0", output=tmp_path / "o")
     assert stopped.value.code == 2

@@ -7,6 +7,7 @@ import pytest
 
 from speclayers import fingerprint as fp
 from speclayers.config import GeometryConfig
+from speclayers.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 CODE = 'def f(x: int) -> int:\n    """Say."""\n    return x + 1\n'
@@ -43,6 +44,13 @@ def test_settings_code_and_everything_before_count():
     assert base != fp.fingerprint(GeometryConfig(seed=1), "code", ["before"])
     assert base != fp.fingerprint(GeometryConfig(), "edited", ["before"])
     assert base != fp.fingerprint(GeometryConfig(), "code", ["other"])
+
+
+def test_a_selector_brings_the_selectors_that_it_builds_on():
+    assert [path.stem for path in fp.selector_files("eagle3")] == ["eagle3"]
+    assert [path.stem for path in fp.selector_files("elsi_c")] == ["elsi_c", "elsi"]
+    with pytest.raises(UserError, match="there is no selector 'nope'"):
+        fp.selector_files("nope")
 
 
 def imports(path):

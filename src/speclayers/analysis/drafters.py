@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
-from speclayers.config import layers_name
-from speclayers.errors import UserError
+from speclayers.config import HeadName, layers_name
 
 REFERENCE_KIND = "eagle3"
 """Kind whose layer sets are compared; its sets are labelled by their layers alone."""
-
-_LAYERS = re.compile(r"l\d+(-l\d+)*")
-_SEED = re.compile(r"s\d+")
 
 
 class DrafterName(NamedTuple):
@@ -25,20 +20,17 @@ class DrafterName(NamedTuple):
 
 
 def parse_drafter(name: str) -> DrafterName:
-    """Take a drafter's name apart, such as `eagle3.l02-l15-l27.s0`, `medusa.s0` or `pretrained.yuhui`.
+    """Take a drafter's name apart.
 
     Args:
-        name: Name of a head's folder, or of a drafter that needs no training.
+        name: A trained head's, such as `eagle3.l02-l15-l27.s0`, or one word, that of a method without training.
 
     Raises:
-        UserError: The name is empty.
+        UserError: It has several parts and is no head's name.
     """
-    if not name:
-        raise UserError("drafter name: is empty, expected a name such as eagle3.l02-l15-l27.s0")
-    kind, *parts = name.split(".")
-    layers = next(([int(x) for x in re.findall(r"\d+", p)] for p in parts if _LAYERS.fullmatch(p)), None)
-    seed = next((int(p[1:]) for p in parts[-1:] if _SEED.fullmatch(p)), None)
-    kept = parts if seed is None else parts[:-1]
-    if kind == REFERENCE_KIND and layers is not None:
-        return DrafterName(kind, layers, seed, layers_name(layers))
-    return DrafterName(kind, layers, seed, ".".join([kind, *kept]))
+    if name and "." not in name:
+        return DrafterName(name, None, None, name)
+    head = HeadName.parse(name)
+    layer_set = layers_name(head.layers)
+    label = layer_set if head.kind == REFERENCE_KIND else f"{head.kind}.{layer_set}"
+    return DrafterName(head.kind, list(head.layers), head.seed, label)

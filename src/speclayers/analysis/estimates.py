@@ -133,7 +133,7 @@ def reference_sets(connection: Connection, reference: str) -> dict[str, str]:
     rows = query(
         connection,
         """
-        select model, arg_min(layer_set, (k <> ?, k, seed)) as layer_set
+        select model, arg_min(layer_set, (k <> ?, k, seed, layer_set)) as layer_set
         from selected where selector = ? group by model
         """,
         [REFERENCE_K, reference],
@@ -206,7 +206,8 @@ def estimate_depths(connection: Connection, plan: Resampling) -> pd.DataFrame:
     """Estimate acceptance at each depth among cycles that accepted down to the one before.
 
     A depth counts in cycles whose drafted tree goes that deep; a path that ends earlier than the
-    tree's longest one counts as not accepted below its end.
+    tree's longest one counts as not accepted below its end. An answer that ends at a drafted token
+    (nothing of the target's own was emitted) says nothing about the depths behind it.
     """
     rows = query(
         connection,
@@ -218,6 +219,7 @@ def estimate_depths(connection: Connection, plan: Resampling) -> pd.DataFrame:
         join runs as r using (model, drafter, temperature, nodes),
         lateral (select unnest(range(1, c.depth + 1)) as draft_depth) as d
         where not c.cut_by_budget and c.accepted >= d.draft_depth - 1
+              and (c.accepted >= d.draft_depth or c.emitted > c.accepted)
         group by all order by all
         """,
     )
@@ -232,6 +234,7 @@ def estimate_depths(connection: Connection, plan: Resampling) -> pd.DataFrame:
 def estimate_speed(connection: Connection, plan: Resampling) -> pd.DataFrame:
     """Estimate the speed-up over plain decoding, and where the time goes.
 
+    A turn's first token comes from the prompt's forward pass, which is not timed, so it is not counted either.
     One verification in plain forward passes is its time per token × τ ÷ plain decoding's time per token.
     """
     rows = query(
@@ -242,8 +245,8 @@ def estimate_speed(connection: Connection, plan: Resampling) -> pd.DataFrame:
             from cycles group by all
         ), labels as (select distinct model, drafter, layer_set from runs)
         select s.model, coalesce(l.layer_set, s.drafter) as layer_set, s.temperature, s.nodes, s.question_id,
-               sum(s.baseline_wall_s) as baseline_s, sum(s.baseline_new_tokens)::double as baseline_tokens,
-               sum(s.wall_s) as wall_s, sum(s.new_tokens)::double as tokens,
+               sum(s.baseline_wall_s) as baseline_s, sum(s.baseline_new_tokens - 1)::double as baseline_tokens,
+               sum(s.wall_s) as wall_s, sum(s.new_tokens - 1)::double as tokens,
                sum(s.draft_s) as draft_s, sum(s.verify_s) as verify_s, sum(s.other_s) as other_s,
                avg(p.emitted_per_cycle) as emitted_per_cycle
         from speed as s

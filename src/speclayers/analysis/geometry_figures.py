@@ -18,7 +18,7 @@ from speclayers.analysis.figures import (
     tooltips,
     with_limits,
 )
-from speclayers.analysis.study import Study, rows_of
+from speclayers.analysis.study import Study, of_model, rows_of
 from speclayers.analysis.wording import count, listed, number, percent
 
 _SUBSETS = {"all": "all tokens", "filtered": "most uncertain tokens", "random": "as many random tokens"}
@@ -28,11 +28,6 @@ _PANELS = (
     ("per prompt", False, "mean over prompts ± 1 sd, sinks left out"),
     ("per prompt", True, "mean over prompts ± 1 sd, first token kept"),
 )
-
-
-def of_model(rows: pd.DataFrame, model: str) -> pd.DataFrame:
-    """Return one model's rows."""
-    return rows[rows["model"] == model]
 
 
 def wave(study: Study, model: str) -> Figure | None:

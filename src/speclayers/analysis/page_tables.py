@@ -8,10 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from speclayers.analysis.geometry_figures import of_model
-from speclayers.analysis.study import HEADLINE_METRIC, Study, rows_of, runners_up, stability
+from speclayers.analysis.study import HEADLINE_METRIC, Study, of_model, rows_of, runners_up, stability
 from speclayers.analysis.wording import MISSING, confidence_level, estimate, interval, number, percent, signed
 from speclayers.config import layers_name
+from speclayers.decoding.exactness import TIE
 
 MOST_DISAGREEMENTS = 50
 
@@ -259,7 +259,7 @@ def exactness(study: Study) -> PageTable:
     head = ["model", "drafter", "#T", "#nodes", "#turns", "#identical", "#ties", "#different", "verdict"]
     caption = (
         "Token ids against plain greedy decoding, counted anew from the ids. A tie: plain decoding's two best logits"
-        " are closer than 0.001 at the first difference. Not applicable where tokens are sampled (T > 0)."
+        f" are closer than {TIE:g} at the first difference. Not applicable where tokens are sampled (T > 0)."
     )
     return _table(caption, head, cells)
 

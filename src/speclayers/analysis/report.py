@@ -18,9 +18,8 @@ from tqdm import tqdm
 from speclayers.analysis import acceptance_figures, geometry_figures, page_tables, run_figures
 from speclayers.analysis.answer import answer, headline_comparisons
 from speclayers.analysis.figures import Figure
-from speclayers.analysis.geometry_figures import of_model
 from speclayers.analysis.page_tables import PageTable
-from speclayers.analysis.study import Study
+from speclayers.analysis.study import Study, of_model
 from speclayers.analysis.wording import count
 from speclayers.files import atomic_path, write_text
 

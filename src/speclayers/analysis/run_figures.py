@@ -18,8 +18,7 @@ from speclayers.analysis.figures import (
     specification,
     tooltips,
 )
-from speclayers.analysis.geometry_figures import of_model
-from speclayers.analysis.study import Study, rows_of
+from speclayers.analysis.study import Study, of_model, rows_of
 from speclayers.analysis.wording import count, number, percent, setting
 
 _PARTS = {"draft_share": "drafting", "verify_share": "verifying", "other_share": "other"}

@@ -15,6 +15,8 @@ select
     ) as layer_set,
     s.selector || case
         when min(s.seed) over same_selector < max(s.seed) over same_selector then ' seed ' || s.seed else ''
+    end || case
+        when count(*) over same_choice > 1 then ' {' || array_to_string(s.layers, ', ') || '}' else ''
     end as label,
     s.trained,
     s.score,
@@ -22,11 +24,14 @@ select
     s.stability,
     s.reason
 from selections as s
-window same_selector as (partition by s.model, s.selector, s.k);
+window
+    same_selector as (partition by s.model, s.selector, s.k),
+    same_choice as (partition by s.model, s.selector, s.k, s.seed);
 
+-- the set is named already, so that the labels here need not repeat it
 create view selectors_of_set as
-select model, layer_set, string_agg(distinct label, ', ' order by label) as selectors, max(score) as score
-from selected
+select model, layer_set, string_agg(distinct name, ', ' order by name) as selectors, max(score) as score
+from (select model, layer_set, score, regexp_replace(label, ' \{.*\}$', '') as name from selected)
 group by model, layer_set;
 
 create view sets as

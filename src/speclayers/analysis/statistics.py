@@ -295,7 +295,9 @@ def speed_up(baseline_s: Floats, baseline_tokens: Floats, wall_s: Floats, tokens
     value = _speed_up(totals.sum(axis=1)[None])[0]
     if totals.shape[1] < 2:
         return Interval(float(value), np.nan, np.nan)
-    return Interval(float(value), *_limits(_speed_up(_resampled_sums(totals, plan)), plan.confidence))
+    sums = _resampled_sums(totals, plan)
+    drawn = sums[(sums > 0).all(axis=1)]  # a resample of answers of one token has nothing that was timed
+    return Interval(float(value), *_limits(_speed_up(drawn), plan.confidence))
 
 
 def _speed_up(sums: Floats) -> Floats:

@@ -75,6 +75,11 @@ class Study:
         return float(self.fact("statistics", "confidence"))
 
 
+def of_model(rows: pd.DataFrame, model: str) -> pd.DataFrame:
+    """Return one model's rows."""
+    return rows[rows["model"] == model]
+
+
 def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Return a frame's rows, each a value by column name."""
     return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]

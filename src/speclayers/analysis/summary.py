@@ -13,14 +13,12 @@ import pandas as pd
 from speclayers import tables
 from speclayers.analysis.drafters import parse_drafter
 from speclayers.analysis.schemas import ORIGIN, SUMMARIES
+from speclayers.decoding.exactness import compare
 from speclayers.errors import UserError
 from speclayers.files import read_json
 from speclayers.layout import GEOMETRY_TABLES
 from speclayers.tables import Origin, Table, read_origin, read_table, write_table
 from speclayers.targets.manifest import Manifest
-
-TIE_MARGIN = 1e-3
-"""Below this gap of plain decoding's two best logits, fp32 rounding may pick either."""
 
 
 class Run(NamedTuple):
@@ -240,28 +238,15 @@ def exactness(path: Path, turns: pd.DataFrame, baseline: pd.DataFrame, temperatu
     identical = ties = different = 0
     for row in turns.itertuples():
         expected = plain[row.question_id, row.turn]
-        position = first_difference(np.asarray(row.output_ids), np.asarray(expected.output_ids))
-        if (position is None) != bool(row.identical_to_greedy):
+        agreement = compare(row.output_ids, expected.output_ids, expected.top2_margin)
+        if agreement.identical != bool(row.identical_to_greedy):
             raise UserError(
                 f"{path}: question {row.question_id} turn {row.turn}: identical_to_greedy is"
                 f" {row.identical_to_greedy}, but the ids say otherwise; delete it and run again"
             )
-        margins = np.asarray(expected.top2_margin)
-        if position is None:
-            identical += 1
-        elif position < len(margins) and margins[position] < TIE_MARGIN:
-            ties += 1
-        else:
-            different += 1
+        identical += agreement.identical
+        ties += agreement.tie
+        different += not (agreement.identical or agreement.tie)
     if dtype != "float32":
         return Exactness(identical, ties, different, "exact" if identical == len(turns) else "diverges")
     return Exactness(identical, ties, different, "different" if different else "ties" if ties else "exact")
-
-
-def first_difference(ids: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> int | None:
-    """Return the first position where two sequences of ids part; None when they are equal."""
-    shared = min(ids.size, expected.size)
-    apart = np.flatnonzero(ids[:shared] != expected[:shared])
-    if apart.size:
-        return int(apart[0])
-    return None if ids.size == expected.size else shared

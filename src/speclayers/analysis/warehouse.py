@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.resources import files
@@ -15,7 +16,7 @@ import pyarrow.parquet as pq
 
 from speclayers.analysis.schemas import ESTIMATES, SUMMARIES
 from speclayers.errors import UserError
-from speclayers.files import atomic_path
+from speclayers.files import FULL, atomic_path
 from speclayers.tables import Table, read_origin
 
 EXPORTS = (
@@ -41,12 +42,20 @@ def new_database(path: Path, threads: int) -> Iterator[Connection]:
     """
     with atomic_path(path) as temporary:
         temporary.unlink()  # DuckDB refuses a file that exists and is empty
-        try:
-            with duckdb.connect(str(temporary), config={"threads": threads}) as connection:
-                yield connection
-                connection.execute("checkpoint")
-        except duckdb.IOException as error:
-            raise UserError(f"{path}: cannot be written: {error}") from None
+        with _told_when_full(path), duckdb.connect(str(temporary), config={"threads": threads}) as connection:
+            yield connection
+            connection.execute("checkpoint")
+
+
+@contextmanager
+def _told_when_full(path: Path) -> Iterator[None]:
+    """Tell a full disk in one line: DuckDB says so with an error of its own, which holds the system's words."""
+    try:
+        yield
+    except duckdb.IOException as error:
+        if not any(os.strerror(code) in str(error) for code in FULL):
+            raise
+        raise UserError(f"{path}: cannot be written: {error}") from error
 
 
 @contextmanager
@@ -59,7 +68,7 @@ def open_database(path: Path) -> Iterator[Connection]:
     if not path.exists():
         raise UserError(f"{path}: file is missing")
     try:
-        connection = duckdb.connect(str(path), read_only=True)
+        connection = duckdb.connect(str(path), read_only=True, config={"threads": 1})  # means repeat to the last digit
     except duckdb.Error as error:
         raise UserError(f"{path}: is no readable DuckDB file ({error}); delete it and run again") from None
     with connection:

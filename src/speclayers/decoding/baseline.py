@@ -5,32 +5,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+from transformers import GenerationConfig
+
 from speclayers.corpus.chat import render
 from speclayers.corpus.questions import Question
+from speclayers.decoding.exactness import compare, require_exact
 from speclayers.decoding.passes import TargetPasses
 from speclayers.decoding.plain import decode_plain
 from speclayers.decoding.sampling import stream
 from speclayers.decoding.shards import Rows, Shards
 from speclayers.decoding.turns import Room, Turn, check_room, check_turns, naming
-from speclayers.specs import DecodeSpec
+from speclayers.specs import BaselineSpec, DecodeSpec
 from speclayers.targets.target import Target
 
 
-def decode_questions(target: Target, questions: Sequence[Question], spec: DecodeSpec, shards: Shards) -> Rows:
+def decode_questions(target: Target, questions: Sequence[Question], baseline: BaselineSpec, shards: Shards) -> Rows:
     """Decode every turn of every question greedily; each turn follows the answers before it.
 
     Args:
         target: The model.
         questions: The benchmark.
-        spec: Budget, and the depth of the draft trees that must also fit into the context.
+        baseline: Budget, the depth of the draft trees that must also fit into the context, and whether
+            transformers' generate must agree.
         shards: Finished questions.
 
     Returns:
         Rows of table BASELINE, under "baseline".
 
     Raises:
-        UserError: A prompt leaves no room in the model's context, or logits are not finite.
+        UserError: A prompt leaves no room in the model's context, logits are not finite, or in float32 an
+            answer is not that of transformers' generate, a tie of the two best tokens aside.
     """
+    spec = baseline.decode
     room = _room(spec)
 
     def prompt_of(question: Question, answers: Sequence[list[int]]) -> list[int]:
@@ -43,7 +50,10 @@ def decode_questions(target: Target, questions: Sequence[Question], spec: Decode
         rows, answers = [], list[list[int]]()
         for turn in range(len(question.turns)):
             asked = Turn(question.question_id, question.category, turn, prompt_of(question, answers), [], [])
-            rows.append(_decode_turn(target, asked, spec, 0.0))
+            row = _decode_turn(target, asked, spec, 0.0)
+            if baseline.check_generate:
+                row["equals_generate"] = _equals_generate(target, asked, row, spec)
+            rows.append(row)
             answers.append([token for token in rows[-1]["output_ids"] if token not in target.stop_ids])
         return {"baseline": rows}
 
@@ -94,4 +104,24 @@ def _decode_turn(target: Target, turn: Turn, spec: DecodeSpec, temperature: floa
         "prompt_ids": turn.prompt,
         "output_ids": answer.tokens,
         "top2_margin": answer.margins,
+        "equals_generate": None,
     }
+
+
+def _equals_generate(target: Target, turn: Turn, row: dict[str, Any], spec: DecodeSpec) -> bool:
+    """Decode a turn again with transformers' own greedy loop: an oracle for all of ours."""
+    prompt = torch.tensor([turn.prompt], device=target.device)
+    settings = GenerationConfig(  # a fresh one: a model's own may hold penalties, which no drafter applies
+        do_sample=False,
+        max_new_tokens=spec.max_new_tokens,
+        eos_token_id=sorted(target.stop_ids),
+        pad_token_id=target.manifest.pad_token_id,
+    )
+    with torch.inference_mode():
+        ids = target.model.generate(prompt, attention_mask=torch.ones_like(prompt), generation_config=settings)
+    theirs = ids[0, len(turn.prompt) :].tolist()
+    agreement = compare(row["output_ids"], theirs, row["top2_margin"])
+    if spec.runtime.dtype == "float32":
+        with naming(turn.question_id, turn.turn):
+            require_exact(agreement, "transformers' generate")
+    return agreement.identical

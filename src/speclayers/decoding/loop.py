@@ -23,7 +23,7 @@ class Cycle(NamedTuple):
 
     Args:
         drafted: Draft tokens verified.
-        accepted: Draft tokens accepted.
+        accepted: Draft tokens accepted, up to a stop token that ends the answer.
         emitted: Tokens that became part of the answer: accepted ones and the target's own, up to its end.
         cut_by_budget: Whether the budget left no room for all of them.
         draft_forwards: Forward passes of the drafter.
@@ -131,9 +131,10 @@ def cut(emitted: Sequence[int], left: int, stop_ids: AbstractSet[int]) -> tuple[
 
 
 def _count(proposal: Proposal, ancestors: Tensor, verdict: Verdict, emitted: int, cut_by_budget: bool) -> Cycle:
+    accepted = len(verdict.path) - 1
     return Cycle(
         drafted=len(proposal.tokens) - 1,
-        accepted=len(verdict.path) - 1,
+        accepted=accepted if cut_by_budget else min(accepted, emitted),  # none behind a stop token: serving ends there
         emitted=emitted,
         cut_by_budget=cut_by_budget,
         draft_forwards=proposal.forwards,
