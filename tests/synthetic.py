@@ -38,6 +38,8 @@ class MadeUpModel:
         nodes: Tree sizes measured.
         questions: Questions, spread over the categories; none when 0.
         different_turns: Turns at T=0 whose ids differ from plain decoding's.
+        pinned: Sets of the selector `pinned`, chosen and not trained.
+        dtype: Precision of the forward passes.
     """
 
     name: str
@@ -56,6 +58,8 @@ class MadeUpModel:
     nodes: Sequence[int] = (30,)
     questions: int = 12
     different_turns: int = 0
+    pinned: Sequence[Sequence[int]] = ()
+    dtype: str = "float32"
 
 
 def origin(model: str) -> Origin:
@@ -90,7 +94,7 @@ def write_model(root: Path, made_up: MadeUpModel) -> ModelResults:
                             speed[run] = _write_speed(where, made_up, run, rng)
     return ModelResults(
         model=made_up.name,
-        dtype="float32",
+        dtype=made_up.dtype,
         manifest=_manifest(made_up),
         geometry=Path(where.geometry(made_up.name, "cka")).parent,
         selections=Path(where.selections(made_up.name)),
@@ -238,6 +242,10 @@ def _write_selections(where: Layout, made_up: MadeUpModel) -> None:
         for selector, layers in made_up.sets.items()
     ]
     rows.append(rows[0] | {"selector": "uniform", "trained": False})
+    rows += [
+        rows[0] | {"selector": "pinned", "k": len(layers), "layers": list(layers), "trained": False}
+        for layers in made_up.pinned
+    ]
     write_table(Path(where.selections(made_up.name)), tables.SELECTIONS, pd.DataFrame(rows), origin(made_up.name))
 
 
@@ -277,7 +285,7 @@ def _write_baseline(where: Layout, made_up: MadeUpModel, temperature: float) -> 
     rows = []
     for question, category, turn in _turns(made_up):
         ids = _answer(question, turn)
-        rows.append((question, category, turn, [1, 2, 3], ids, [2.0] * len(ids)))
+        rows.append((question, category, turn, [1, 2, 3], ids, [2.0] * len(ids), None))
     frame = pd.DataFrame(rows, columns=[column.name for column in tables.BASELINE.columns])
     path = Path(where.baseline(made_up.name, str(temperature)))
     write_table(path, tables.BASELINE, frame, origin(made_up.name))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -126,9 +125,13 @@ def selector_files(name: str) -> list[Path]:
     if not path.is_file():
         known = sorted(other.stem for other in path.parent.glob("[!_]*.py"))
         raise UserError(f"selection.selectors: there is no selector '{name}'; known are {', '.join(known)}")
-    imported = re.findall(
-        r"^from speclayers\.selection\.selectors\.(\w+) import", path.read_text(encoding="utf-8"), re.M
-    )
+    package = "speclayers.selection.selectors"
+    imported = [
+        alias.name
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module == package
+        for alias in node.names
+    ]
     return [path, *(file for other in imported for file in selector_files(other))]
 
 

@@ -229,6 +229,11 @@ def test_speed_up_by_hand():
     assert math.isnan(speed_up(*(np.zeros(2) for _ in range(4)), PLAN).value)
 
 
+def test_a_question_without_timed_tokens_leaves_the_speed_up_its_limits():
+    interval = speed_up(*(np.array([0.0, value]) for value in (8.0, 20.0, 5.0, 10.0)), PLAN)
+    assert interval.low == interval.value == interval.high == pytest.approx(0.8)
+
+
 def test_the_interval_of_the_speed_up_covers_the_truth():
     rng = np.random.default_rng(11)
     covered = 0

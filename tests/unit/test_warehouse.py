@@ -2,8 +2,11 @@
 
 import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,7 +20,7 @@ from speclayers.analysis.provenance import read_jobs
 from speclayers.analysis.schemas import ESTIMATES, SUMMARIES
 from speclayers.analysis.statistics import Counts, Resampling
 from speclayers.analysis.study import build_study, read_study
-from speclayers.analysis.summary import Run, exactness, first_difference, write_summary
+from speclayers.analysis.summary import Run, exactness, write_summary
 from speclayers.analysis.warehouse import EXPORTS, export_tables, new_database, open_database, query
 from speclayers.errors import UserError
 from speclayers.layout import SUMMARY_TABLES
@@ -52,14 +55,18 @@ def study(built):
     [
         ("eagle3.l02-l15-l27.s0", "eagle3", [2, 15, 27], 0, "l02-l15-l27"),
         ("eagle3.l102.s12", "eagle3", [102], 12, "l102"),
-        ("medusa.s1", "medusa", None, 1, "medusa"),
         ("medusa.l30.s1", "medusa", [30], 1, "medusa.l30"),
-        ("pretrained.some-head", "pretrained", None, None, "pretrained.some-head"),
         ("prompt_lookup", "prompt_lookup", None, None, "prompt_lookup"),
     ],
 )
 def test_a_drafters_name_says_what_it_reads(name, kind, layers, seed, layer_set):
     assert parse_drafter(name) == (kind, layers, seed, layer_set)
+
+
+@pytest.mark.parametrize("name", ["", "eagle3.l2.s0", "eagle3.l02", "pretrained.some-head"])
+def test_a_name_of_several_parts_is_a_heads(name):
+    with pytest.raises(UserError, match="is no head name"):
+        parse_drafter(name)
 
 
 def test_options_are_taken_apart_at_the_first_equals_sign():
@@ -186,11 +193,15 @@ def test_sampled_turns_are_not_compared():
     assert exactness(Path("turns"), turns, baseline, 0.5, "float32") == (None, None, None, "not applicable")
 
 
-@pytest.mark.parametrize(
-    ("ids", "expected", "position"), [([1, 2], [1, 2], None), ([1, 2], [1], 1), ([], [1], 0), ([3, 2], [1, 2], 0)]
-)
-def test_the_first_difference(ids, expected, position):
-    assert first_difference(np.array(ids), np.array(expected)) == position
+@pytest.mark.parametrize(("dtype", "told"), [("float32", True), ("bfloat16", False)])
+def test_only_gated_runs_are_called_not_exact(tmp_path, dtype, told):
+    models = MadeUpModel("gated", dtype=dtype, different_turns=1), MadeUpModel("below", dtype="bfloat16")
+    models = models[0], dataclasses.replace(models[1], different_turns=2)
+    with new_database(tmp_path / "study.duckdb", threads=1) as connection:
+        build_study(connection, **write_study(tmp_path, *models, resamples=100))
+        caveat = answer(read_study(connection)).caveat
+    assert ("NOT EXACT: 3 turns of 3 runs in float32" in caveat) is told  # one turn of each of three sets
+    assert told or "NOT EXACT" not in caveat
 
 
 # ---------------------------------------------------------------- database
@@ -202,6 +213,20 @@ def test_selections_meet_their_runs_from_a_hundred_layers_on(tmp_path):
         build_study(connection, **write_study(tmp_path, deep, resamples=100))
         found = dict(query(connection, "select layer_set, selectors from sets").itertuples(index=False))
     assert found == {"l002-l052-l101": "eagle3, uniform", "l04-l60": "elsi"}
+
+
+def test_two_pinned_sets_of_one_size_keep_apart(tmp_path):
+    pinned = MadeUpModel("deep", n_layers=36, pinned=((5, 23, 35), (6, 24, 36), (28,)), questions=0)
+    with new_database(tmp_path / "study.duckdb", threads=1) as connection:
+        build_study(connection, **write_study(tmp_path, pinned, resamples=100))
+        labels = query(connection, "select label from selected where selector = 'pinned'")["label"]
+        pairs = query(connection, "from selector_agreement where selector_a like 'pinned%' and k = 3")
+        names = dict(query(connection, "select layer_set, selectors from selectors_of_set").itertuples(index=False))
+    assert set(labels) == {"pinned {5, 23, 35}", "pinned {6, 24, 36}", "pinned"}
+    assert ("pinned {5, 23, 35}", "pinned {6, 24, 36}") in set(
+        zip(pairs["selector_a"], pairs["selector_b"], strict=True)
+    )
+    assert names["l05-l23-l35"] == names["l28"] == "pinned"
 
 
 def test_tau_counts_emitted_tokens_over_whole_cycles(built, study):
@@ -261,6 +286,23 @@ def test_acceptance_by_depth_is_conditional_on_getting_there(built, study):
     assert row["acceptance"] == pytest.approx((reached["accepted"] >= 2).mean())
 
 
+def test_an_answer_that_ends_at_a_drafted_token_says_nothing_of_deeper_ones(tmp_path):
+    made_up = MadeUpModel("ending", sets={"eagle3": (2, 6, 9)}, temperatures=(0.0,), questions=1)
+    results = write_model(tmp_path, made_up)
+    path = next(iter(results.acceptance.values())) / "cycles.parquet"
+    cycles = read_table(path, tables.CYCLES).iloc[:3]
+    cycles = cycles.assign(accepted=[2, 1, 0], emitted=[3, 1, 1], depth=3, cut_by_budget=False)  # the second one ends
+    write_table(path, tables.CYCLES, cycles, origin("ending"))
+    write_summary(results, tmp_path / "summary", origin("ending"))
+    arguments = write_study(tmp_path / "other", made_up, resamples=100) | {
+        "summaries": {"ending": tmp_path / "summary"}
+    }
+    with new_database(tmp_path / "study.duckdb", threads=1) as connection:
+        build_study(connection, **arguments)
+        found = query(connection, "select draft_depth, reached, acceptance from depth_estimates order by all")
+    assert found.to_numpy().tolist() == [[1, 3, pytest.approx(2 / 3)], [2, 1, 1], [3, 1, 0]]
+
+
 def test_speed_up_and_verification_in_forwards(built, study):
     speed = study.speed[(study.speed["model"] == "tiny-qwen3") & (study.speed["layer_set"] == "l02-l06-l09")].iloc[0]
     folder = built / "made-up" / "tiny-qwen3" / "summary"
@@ -269,10 +311,11 @@ def test_speed_up_and_verification_in_forwards(built, study):
     assert speed["speed_up"] == pytest.approx(rows["baseline_wall_s"].sum() / rows["wall_s"].sum())
     cycles = read_table(folder / "cycles.parquet", SUMMARIES["cycles"])
     cycles = cycles[(cycles["drafter"] == "eagle3.l02-l06-l09.s0") & (cycles["temperature"] == 0)]
-    verification = rows["verify_s"].sum() / rows["new_tokens"].sum() * cycles["emitted"].mean()
-    assert speed["verify_forwards"] == pytest.approx(
-        verification / (rows["baseline_wall_s"].sum() / rows["baseline_new_tokens"].sum())
-    )
+    timed, plain = ((rows[name] - 1).sum() for name in ("new_tokens", "baseline_new_tokens"))  # not a turn's first
+    verification = rows["verify_s"].sum() / timed * cycles["emitted"].mean()
+    assert speed["verify_forwards"] == pytest.approx(verification / (rows["baseline_wall_s"].sum() / plain))
+    assert speed["tokens_per_s"] == pytest.approx(timed / rows["wall_s"].sum())
+    assert speed["baseline_tokens_per_s"] == pytest.approx(plain / rows["baseline_wall_s"].sum())
     assert speed[["draft_share", "verify_share", "other_share"]].sum() == pytest.approx(1)
 
 
@@ -311,6 +354,21 @@ def test_the_same_inputs_give_the_same_estimates(built, study, tmp_path):
     with new_database(tmp_path / "again.duckdb", threads=2) as connection:
         build_study(connection, **arguments)
         pd.testing.assert_frame_equal(read_study(connection).comparisons, study.comparisons)
+
+
+def test_a_full_disk_is_told_in_one_line_and_other_faults_are_not_blamed_on_the_file(tmp_path):
+    with (
+        pytest.raises(UserError, match=r"study\.duckdb: cannot be written: .*No space left"),
+        new_database(tmp_path / "study.duckdb", threads=1),
+    ):
+        raise duckdb.IOException('IO Error: Could not write file "x": No space left on device')
+    with pytest.raises(duckdb.IOException), new_database(tmp_path / "study.duckdb", threads=1) as connection:
+        connection.read_parquet(str(tmp_path / "missing.parquet"))
+
+
+def test_the_analysis_runs_without_torch():
+    code = "import sys; from speclayers.analysis import report, summary; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_a_failed_build_leaves_no_database(tmp_path):
