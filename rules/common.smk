@@ -7,15 +7,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 from speclayers import specs
-from speclayers.config import (
-    HeadName,
-    TrainedSource,
-    layers_name,
-    layers_of,
-    parse_study,
-    refuse_repeated_keys,
-    temperature_name,
-)
+from speclayers.config import TrainedSource
+from speclayers.names import HeadName, layers_name, layers_of, temperature_name
+from speclayers.reading import parse_study, refuse_repeated_keys
 from speclayers.errors import UserError
 from speclayers.fingerprint import STAGES, code_hash, fingerprint, selector_files, stage_code
 from speclayers.layout import GEOMETRY_TABLES, SPLITS, SUMMARY_TABLES, Layout

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from speclayers.command import origin, parser, run
-from speclayers.config import layers_of
 from speclayers.drafting.features import extract
+from speclayers.names import layers_of
 from speclayers.specs import FeaturesSpec, read_spec
 from speclayers.tables import CORPUS, read_table
 from speclayers.targets.target import load_target

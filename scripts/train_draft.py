@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 
 from speclayers.command import origin, parser, run
-from speclayers.config import HeadName
 from speclayers.drafting.feature_store import FeatureStore
 from speclayers.drafting.head import CONFIG_FILE, WEIGHTS_FILE, save_head
 from speclayers.drafting.training import train
 from speclayers.errors import UserError
+from speclayers.names import HeadName
 from speclayers.specs import TrainSpec, read_spec
 from speclayers.tables import CORPUS, TRAINING, read_table, write_table
 from speclayers.targets.staging import resumable_folder

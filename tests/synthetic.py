@@ -12,9 +12,10 @@ import pandas as pd
 
 from speclayers import tables
 from speclayers.analysis.summary import ModelResults, Run, write_summary
-from speclayers.config import HeadName, StatisticsConfig
+from speclayers.config import StatisticsConfig
 from speclayers.files import write_json
 from speclayers.layout import Layout
+from speclayers.names import HeadName
 from speclayers.specs import AggregateSpec
 from speclayers.tables import Origin, write_table
 from speclayers.targets.manifest import Manifest, read_manifest

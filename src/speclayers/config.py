@@ -8,14 +8,12 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from speclayers.errors import UserError
+from speclayers.names import temperature_name
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 """Names become folder names and wildcards: lower case, no slash, no leading dot."""
@@ -387,7 +385,7 @@ class Study(Section):
                 raise ValueError(f"models.{model}: is the name of a study's own folder; choose another name")
         for model in self.study.models:
             if model not in self.models:
-                raise ValueError(f"study.models: '{model}' is not registered{_nearest(model, self.models)}")
+                raise ValueError(f"study.models: '{model}' is not registered{nearest(model, self.models)}")
         for name, model_config in self.models.items():
             source = model_config.source
             if isinstance(source, TrainedSource):
@@ -400,7 +398,7 @@ class Study(Section):
                 if model not in self.models:
                     raise ValueError(
                         f"selection.selectors: '{selector.name}' names model '{model}', which is not registered"
-                        f"{_nearest(model, self.models)}"
+                        f"{nearest(model, self.models)}"
                     )
         if self.statistics.reference not in {s.name for s in self.selection.selectors}:
             raise ValueError(f"statistics.reference: '{self.statistics.reference}' is not among selection.selectors")
@@ -435,141 +433,7 @@ def _within(key: str, values: list[Any], allowed_key: str, allowed: list[Any]) -
         raise ValueError(f"{key}: {missing[0]} is not in {allowed_key}")
 
 
-def _nearest(word: str, known: Any) -> str:
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return a hint at the known word nearest to one, or nothing where none is near."""
     matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f"; did you mean '{matches[0]}'?" if matches else ""
-
-
-def _section_at(location: tuple[int | str, ...]) -> type[Section] | None:
-    """Follow a validation error's location down the sections to the one it speaks of."""
-    candidates: list[type[Section]] = [Study]
-    for step in location:
-        tagged = [section for section in candidates if step in _tags(section)]
-        below = [
-            s for c in candidates if step in c.model_fields for s in _sections_in(c.model_fields[str(step)].annotation)
-        ]
-        candidates = tagged or below or candidates  # neither: a list index or a name in a mapping
-    return candidates[0] if len(candidates) == 1 else None
-
-
-def _tags(section: type[Section]) -> set[Any]:
-    fields = (section.model_fields[key] for key in ("kind", "source") if key in section.model_fields)
-    return {tag for field in fields for tag in get_args(field.annotation) if isinstance(tag, str)}
-
-
-def _sections_in(annotation: Any) -> list[type[Section]]:
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        return [annotation]
-    return [section for argument in get_args(annotation) for section in _sections_in(argument)]
-
-
-class _LoaderWithoutRepeats(yaml.SafeLoader):
-    """YAML, but a key that stands twice in one mapping is an error; plain YAML silently keeps the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for place, key in enumerate(keys):
-            if key in keys[:place]:
-                line = node.value[place][0].start_mark.line + 1
-                raise UserError(f"line {line}: key '{key}' stands there twice")
-        return super().construct_mapping(node, deep)
-
-
-def refuse_repeated_keys(path: Path) -> None:
-    """Check that no mapping of a YAML file has a key twice, such as two models of one name.
-
-    Raises:
-        UserError: One has; or the file is no YAML.
-    """
-    try:
-        yaml.load(path.read_text(encoding="utf-8"), _LoaderWithoutRepeats)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}: is no valid YAML: {' '.join(str(error).split())}") from None
-
-
-def parse_study(raw: Mapping[str, Any]) -> Study:
-    """Check a config as read from YAML.
-
-    Args:
-        raw: The merged config: the default overlaid by a study file and by --config.
-
-    Raises:
-        UserError: One line that names each wrong key, what was found and what was expected.
-    """
-    try:
-        return Study.model_validate(raw)
-    except ValidationError as error:
-        problems = "; ".join(_describe(problem) for problem in error.errors())
-        raise UserError(f"config: {problems}") from None
-
-
-def _describe(problem: Mapping[str, Any]) -> str:
-    location = tuple(problem["loc"])
-    where = ".".join(str(step) for step in location)
-    if problem["type"] == "extra_forbidden":
-        parent = _section_at(location[:-1])
-        known = list(parent.model_fields) if parent else []
-        return f"unknown key '{where}'{_nearest(str(location[-1]), known)}"
-    if problem["type"] == "value_error":
-        message = str(problem["ctx"]["error"])
-        return f"{where}: {message}" if where else message
-    if location and location[-1] == "[key]":
-        where = ".".join(str(step) for step in location[:-1])
-        return f"{where}: not a usable name: lower-case letters, digits, '.', '_', '-'; no '/', no leading dot"
-    found = problem.get("input")
-    shown = f", found {found!r}" if isinstance(found, str | int | float | bool) else ""
-    return f"{where}: {problem['msg'][0].lower()}{problem['msg'][1:]}{shown}"
-
-
-def temperature_name(temperature: float) -> str:
-    """Return a temperature as it stands in paths: 0, 1, 0.7."""
-    return format(temperature, "g")
-
-
-_HEAD_NAME = re.compile(r"^(?P<kind>[a-z0-9]+)\.(?P<layers>l\d{2,}(?:-l\d{2,})*)\.s(?P<seed>\d+)$")
-
-
-class HeadName(Section):
-    """What identifies a trained head: its kind, the layers it reads and its seed, not who asked for it."""
-
-    kind: str = "eagle3"
-    layers: tuple[int, ...]
-    seed: int
-
-    def __str__(self) -> str:
-        """Return the name as it stands in paths, such as eagle3.l02-l15-l27.s0."""
-        return f"{self.kind}.{layers_name(self.layers)}.s{self.seed}"
-
-    @classmethod
-    def parse(cls, text: str) -> HeadName:
-        """Read a name back.
-
-        Raises:
-            UserError: The text is no head name.
-        """
-        match = _HEAD_NAME.match(text)
-        if match is None:
-            raise UserError(f"'{text}' is no head name; expected the form eagle3.l02-l15-l27.s0")
-        return cls(kind=match["kind"], layers=tuple(sorted(layers_of(match["layers"]))), seed=int(match["seed"]))
-
-
-def layers_name(layers: tuple[int, ...] | list[int]) -> str:
-    """Return a layer set as it is printed and stored: l02-l18-l33, three digits from layer 100 on."""
-    digits = 3 if any(layer >= 100 for layer in layers) else 2
-    return "-".join(f"l{layer:0{digits}d}" for layer in sorted(layers))
-
-
-def layers_of(name: str) -> set[int]:
-    """Read a layer set's name back.
-
-    Args:
-        name: As `layers_name` writes it.
-
-    Raises:
-        UserError: The text is no such name.
-    """
-    if not re.fullmatch(r"l\d{2,}(-l\d{2,})*", name):
-        raise UserError(f"'{name}' is no layer set; expected the form l02-l15-l27")
-    return {int(part[1:]) for part in name.split("-")}

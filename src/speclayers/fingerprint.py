@@ -25,6 +25,8 @@ PACKAGE = Path(__file__).parent
 PLUMBING = (
     "errors.py",
     "files.py",
+    "names.py",
+    "reading.py",
     "config.py",
     "specs.py",
     "layout.py",

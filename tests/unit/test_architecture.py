@@ -9,9 +9,9 @@ PACKAGE = Path(__file__).parents[2] / "src" / "speclayers"
 
 FLOORS = [
     {"errors"},
-    {"files", "config", "layout"},
-    {"tables"},
-    {"specs", "fingerprint", "command"},
+    {"files", "names", "layout"},
+    {"config", "tables"},
+    {"reading", "specs", "fingerprint", "command"},
     {"targets", "geometry"},
     {"corpus"},
     {"selection", "drafting"},
@@ -21,6 +21,7 @@ FLOORS = [
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
 FORBIDDEN = {
     "config": {"torch", "transformers", "pandas", "numpy", "pyarrow"},
+    "reading": {"torch", "transformers", "pandas", "numpy", "pyarrow"},
     "specs": {"torch", "transformers", "pandas", "numpy", "pyarrow"},
     "fingerprint": {"torch", "transformers", "pandas", "numpy", "pyarrow"},
     "geometry": {"torch", "transformers"},

@@ -13,11 +13,12 @@ import yaml
 
 from speclayers import tables
 from speclayers.analysis import schemas
-from speclayers.config import SelectorConfig, parse_study
+from speclayers.config import SelectorConfig
 from speclayers.corpus.prompts import read_prompts
 from speclayers.corpus.questions import read_questions
 from speclayers.errors import UserError
 from speclayers.geometry.dump import TOKEN_COLUMNS
+from speclayers.reading import parse_study
 from speclayers.selection import selectors
 from speclayers.selection.layer_geometry import LayerGeometry
 from speclayers.selection.selector import known_selectors, requests

@@ -12,13 +12,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from speclayers.config import DraftConfig, HeadName, Runtime
+from speclayers.config import DraftConfig, Runtime
 from speclayers.drafting.checkpoints import Progress, restore_checkpoint, save_checkpoint
 from speclayers.drafting.head import load_head, save_head
 from speclayers.drafting.training import learning_rate_factor, simulated_length, train
 from speclayers.drafting.training_data import TrainingData, sequence_order
 from speclayers.errors import UserError
 from speclayers.files import read_json
+from speclayers.names import HeadName
 from speclayers.specs import FeaturesSpec, TrainSpec
 from speclayers.tables import CORPUS, TRAINING, read_table, write_table
 from tests.drafts import ORIGIN, make_corpus, make_head, make_store

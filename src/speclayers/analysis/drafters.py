@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from speclayers.config import HeadName, layers_name
+from speclayers.names import HeadName, layers_name
 
 REFERENCE_KIND = "eagle3"
 """Kind whose layer sets are compared; its sets are labelled by their layers alone."""

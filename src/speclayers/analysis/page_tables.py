@@ -10,8 +10,8 @@ import pandas as pd
 
 from speclayers.analysis.study import HEADLINE_METRIC, Study, of_model, rows_of, runners_up, stability
 from speclayers.analysis.wording import MISSING, confidence_level, estimate, interval, number, percent, signed
-from speclayers.config import layers_name
 from speclayers.decoding.exactness import TIE
+from speclayers.names import layers_name
 
 MOST_DISAGREEMENTS = 50
 

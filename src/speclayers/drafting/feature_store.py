@@ -23,9 +23,10 @@ from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from speclayers.config import Section, layers_name
+from speclayers.config import Section
 from speclayers.errors import UserError
 from speclayers.files import read_json
+from speclayers.names import layers_name
 from speclayers.tables import Column, Table, read_table
 
 NO_TOKEN = -1

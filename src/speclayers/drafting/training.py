@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from speclayers.config import DraftConfig, HeadName
+from speclayers.config import DraftConfig
 from speclayers.drafting.checkpoints import Progress, restore_checkpoint, save_checkpoint
 from speclayers.drafting.feature_store import FeatureStore
 from speclayers.drafting.head import Eagle3Head
@@ -25,6 +25,7 @@ from speclayers.drafting.training_data import Batch, TrainingData, sequence_orde
 from speclayers.drafting.ttt import StepMetrics, ttt_loss
 from speclayers.drafting.vocabulary import choose_vocabulary
 from speclayers.errors import UserError
+from speclayers.names import HeadName
 from speclayers.tables import TRAINING
 from speclayers.targets.target import Target
 

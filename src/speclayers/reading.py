@@ -1,0 +1,96 @@
+"""Reading a config: every mistake is told by its key, with the nearest known one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import ValidationError
+
+from speclayers.config import Section, Study, nearest
+from speclayers.errors import UserError
+
+
+def _section_at(location: tuple[int | str, ...]) -> type[Section] | None:
+    """Follow a validation error's location down the sections to the one it speaks of."""
+    candidates: list[type[Section]] = [Study]
+    for step in location:
+        tagged = [section for section in candidates if step in _tags(section)]
+        below = [
+            s for c in candidates if step in c.model_fields for s in _sections_in(c.model_fields[str(step)].annotation)
+        ]
+        candidates = tagged or below or candidates  # neither: a list index or a name in a mapping
+    return candidates[0] if len(candidates) == 1 else None
+
+
+def _tags(section: type[Section]) -> set[Any]:
+    fields = (section.model_fields[key] for key in ("kind", "source") if key in section.model_fields)
+    return {tag for field in fields for tag in get_args(field.annotation) if isinstance(tag, str)}
+
+
+def _sections_in(annotation: Any) -> list[type[Section]]:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return [annotation]
+    return [section for argument in get_args(annotation) for section in _sections_in(argument)]
+
+
+class _LoaderWithoutRepeats(yaml.SafeLoader):
+    """YAML, but a key that stands twice in one mapping is an error; plain YAML silently keeps the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for place, key in enumerate(keys):
+            if key in keys[:place]:
+                line = node.value[place][0].start_mark.line + 1
+                raise UserError(f"line {line}: key '{key}' stands there twice")
+        return super().construct_mapping(node, deep)
+
+
+def refuse_repeated_keys(path: Path) -> None:
+    """Check that no mapping of a YAML file has a key twice, such as two models of one name.
+
+    Raises:
+        UserError: One has; or the file is no YAML.
+    """
+    try:
+        yaml.load(path.read_text(encoding="utf-8"), _LoaderWithoutRepeats)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: is no valid YAML: {' '.join(str(error).split())}") from None
+
+
+def parse_study(raw: Mapping[str, Any]) -> Study:
+    """Check a config as read from YAML.
+
+    Args:
+        raw: The merged config: the default overlaid by a study file and by --config.
+
+    Raises:
+        UserError: One line that names each wrong key, what was found and what was expected.
+    """
+    try:
+        return Study.model_validate(raw)
+    except ValidationError as error:
+        problems = "; ".join(_describe(problem) for problem in error.errors())
+        raise UserError(f"config: {problems}") from None
+
+
+def _describe(problem: Mapping[str, Any]) -> str:
+    location = tuple(problem["loc"])
+    where = ".".join(str(step) for step in location)
+    if problem["type"] == "extra_forbidden":
+        parent = _section_at(location[:-1])
+        known = list(parent.model_fields) if parent else []
+        return f"unknown key '{where}'{nearest(str(location[-1]), known)}"
+    if problem["type"] == "value_error":
+        message = str(problem["ctx"]["error"])
+        return f"{where}: {message}" if where else message
+    if location and location[-1] == "[key]":
+        where = ".".join(str(step) for step in location[:-1])
+        return f"{where}: not a usable name: lower-case letters, digits, '.', '_', '-'; no '/', no leading dot"
+    found = problem.get("input")
+    shown = f", found {found!r}" if isinstance(found, str | int | float | bool) else ""
+    return f"{where}: {problem['msg'][0].lower()}{problem['msg'][1:]}{shown}"
