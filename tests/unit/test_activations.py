@@ -149,3 +149,11 @@ def test_non_finite_states_are_refused_by_layer_and_sample(tiny_target, tmp_path
 def test_an_empty_corpus_is_refused(tiny_target, tmp_path):
     with pytest.raises(UserError, match="no response tokens"):
         dump(tiny_target(layers=2), tmp_path, make_corpus()[:0])
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("samples", range(1, 12))
+def test_every_sequence_lies_in_one_part_whatever_their_number(tiny_target, tmp_path, samples):
+    tokens = read_tokens(dump(tiny_target(layers=1), tmp_path, make_corpus(samples)).parts)
+    assert tokens.sample_id.unique().tolist() == [f"p{number}" for number in range(samples)]
+    assert len(tokens) == sum(1 + len(row.input_ids) - row.response_start for row in make_corpus(samples).itertuples())

@@ -134,7 +134,8 @@ def _split(sequences: Sequence[_Sequence]) -> list[list[_Sequence]]:
         parts[-1].append(sequence)
         rows += len(sequence.positions)
     if len(parts) > 1 and rows < PART_ROWS / 2:
-        parts[-2] += parts.pop()
+        last = parts.pop()
+        parts[-1] += last
     return parts
 
 
