@@ -8,6 +8,7 @@ rule dump_activations:
         layout.log("dump_activations", "{model}"),
     benchmark:
         layout.benchmark("dump_activations", "{model}")
+    priority: PRIORITY["dump_activations"]
     conda:
         "../envs/model.yaml"
     resources:

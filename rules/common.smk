@@ -129,6 +129,14 @@ def teacher_of(model):
 
 # ---------------------------------------------------------------- resources
 
+# early stages first, whichever model they belong to: each opens the way for many jobs that can run side by side
+PRIORITY = {
+    "fetch_model": 60,
+    **dict.fromkeys(("build_teacher", "make_tiny_model", "build_corpus"), 50),
+    **dict.fromkeys(("dump_activations", "measure_geometry", "select_layers", "extract_features"), 40),
+    "train_draft": 30,
+}
+
 
 def gpus(wildcards):
     """One GPU where the model's device asks for it."""

@@ -8,6 +8,7 @@ rule build_corpus:
         layout.log("build_corpus", "{model}", "{split}"),
     benchmark:
         layout.benchmark("build_corpus", "{model}", "{split}")
+    priority: PRIORITY["build_corpus"]
     conda:
         "../envs/model.yaml"
     resources:

@@ -8,6 +8,7 @@ rule extract_features:
         layout.log("extract_features", "{model}", "{layers}"),
     benchmark:
         layout.benchmark("extract_features", "{model}", "{layers}")
+    priority: PRIORITY["extract_features"]
     conda:
         "../envs/model.yaml"
     resources:
@@ -39,6 +40,7 @@ rule train_draft:
         layout.log("train_draft", "{model}", "{head}"),
     benchmark:
         layout.benchmark("train_draft", "{model}", "{head}")
+    priority: PRIORITY["train_draft"]
     conda:
         "../envs/model.yaml"
     resources:

@@ -11,6 +11,7 @@ rule measure_geometry:
         layout.log("measure_geometry", "{model}"),
     benchmark:
         layout.benchmark("measure_geometry", "{model}")
+    priority: PRIORITY["measure_geometry"]
     conda:
         "../envs/geometry.yaml"
     resources:

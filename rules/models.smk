@@ -7,6 +7,7 @@ rule fetch_model:
         layout.benchmark("fetch_model", "{model}")
     wildcard_constraints:
         model=any_of(fetched),
+    priority: PRIORITY["fetch_model"]
     conda:
         "../envs/model.yaml"
     resources:
@@ -32,6 +33,7 @@ rule build_teacher:
         layout.benchmark("build_teacher", "{model}")
     wildcard_constraints:
         model=any_of(trained),
+    priority: PRIORITY["build_teacher"]
     conda:
         "../envs/model.yaml"
     resources:
@@ -61,6 +63,7 @@ rule make_tiny_model:
         layout.benchmark("make_tiny_model", "{model}")
     wildcard_constraints:
         model=any_of(trained),
+    priority: PRIORITY["make_tiny_model"]
     conda:
         "../envs/model.yaml"
     resources:

@@ -12,6 +12,7 @@ checkpoint select_layers:
         layout.log("select_layers", "{model}"),
     benchmark:
         layout.benchmark("select_layers", "{model}")
+    priority: PRIORITY["select_layers"]
     conda:
         "../envs/geometry.yaml"
     resources:

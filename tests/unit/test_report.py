@@ -14,9 +14,10 @@ import pytest
 
 from speclayers.analysis.acceptance_figures import depths, forest, prediction
 from speclayers.analysis.figures import COLOURS, DASHES, SHAPES, Figure, padded, records
-from speclayers.analysis.report import render, sections, write_figures, write_report
+from speclayers.analysis.report import exactness_sentence, render, sections, write_figures, write_report
 from speclayers.analysis.study import build_study, read_study
 from speclayers.analysis.warehouse import new_database
+from speclayers.analysis.wording import joined, layers_in_words
 from tests.synthetic import STUDY, MadeUpModel, layout, write_model, write_study
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -130,11 +131,17 @@ def test_the_page_tells_the_finding_and_the_warning(page):
 
 
 def test_titles_come_from_the_data(study, drawn):
-    assert "lower: l01-l02-l03" in drawn["difference-tiny-qwen3"].title
-    assert drawn["similarity-tiny-qwen3"].title == "tiny-qwen3 turns after layers 2, 10"
+    assert "(eagle3): fewer with {1, 2, 3} (at 2 of 2 settings)" in drawn["difference-tiny-qwen3"].title
+    assert drawn["similarity-tiny-qwen3"].title.startswith("The states of tiny-qwen3 turn after layers 2 and 10;")
+    assert "adding the first token back lowers it most at layer" in drawn["wave-tiny-qwen3"].title
+    assert "25 % lower in the first part and not visibly changed in the middle" in drawn["filter-tiny-qwen3"].title
+    assert "(0." in drawn["time-tiny-qwen3"].title
+    assert "times its speed" in drawn["time-tiny-qwen3"].title
     assert "too few" in drawn["prediction-tiny-qwen3"].title
     same = dataclasses.replace(study, comparisons=study.comparisons.assign(verdict="not distinguishable"))
-    assert forest(same, "tiny-qwen3").title == "No set is distinguishable from eagle3 on tiny-qwen3"
+    assert forest(same, "tiny-qwen3").title.startswith(
+        "On tiny-qwen3, no set is distinguishable from {2, 6, 9} (eagle3)"
+    )
 
 
 def test_one_model_with_one_set_has_nothing_to_compare(tmp_path):
@@ -163,7 +170,7 @@ def test_one_question_has_no_limits(tmp_path):
     study = build(tmp_path, MadeUpModel("single", questions=1, temperatures=(0.0,)))
     page, _ = rendered(study)
     assert "not measured" in Page(page).text
-    assert "one question says nothing" in Page(page).text
+    assert "One question does not tell how small a difference" in Page(page).text
 
 
 def test_many_random_sets_are_correlated_and_charts_name_what_they_leave_out(tmp_path):
@@ -210,6 +217,52 @@ def test_numbers_that_are_missing_everywhere_are_shown_as_missing(study):
         assert "nan" not in figure.title.lower().split()
 
 
+def rows_of_mark(figure, mark):
+    return figure.chart["datasets"][mark["data"]["name"]]
+
+
+def test_the_heatmap_shows_all_pairs_and_the_chosen_layers(drawn):
+    figure = drawn["similarity-tiny-qwen3"]
+    _, (cells, dots), (choices,) = (panel["layer"] for panel in figure.chart["vconcat"])
+    pairs = {(row["layer_a"], row["layer_b"]) for row in rows_of_mark(figure, cells)}
+    assert pairs == {(a, b) for a in range(13) for b in range(13)}
+    chosen = {2, 6, 9, 4, 8, 11, 1, 3}
+    assert {row["layer_a"] for row in rows_of_mark(figure, dots)} == chosen
+    assert choices["mark"]["filled"]
+    assert {row["layer"] for row in rows_of_mark(figure, figure.chart["vconcat"][2])} == chosen
+
+
+def test_the_wave_shows_the_filter_and_the_sinks(drawn):
+    figure = drawn["wave-tiny-qwen3"]
+    panels = figure.chart["concat"]
+    assert [panel["title"]["text"].split(", ")[1] for panel in panels] == ["sinks dropped", "sinks kept"] * 2
+    for panel in panels:
+        whole = panel if "data" in panel else panel["layer"][-1]
+        names = {row["name"].split(":")[0] for row in rows_of_mark(figure, whole)}
+        assert names == {"filter off", "filter on", "control"}
+
+
+def test_the_time_of_a_token_is_told_in_plain_decodings(study, drawn):
+    figure = drawn["time-tiny-qwen3"]
+    bars = rows_of_mark(figure, figure.chart["layer"][0])
+    speed = study.speed[study.speed["model"] == "tiny-qwen3"].set_index("layer_set")["speed_up"]
+    whole = sum(row["time"] for row in bars if row["name"] == "{2, 6, 9}")
+    assert whole == pytest.approx(1 / speed["l02-l06-l09"])
+
+
+def test_a_file_of_its_own_has_title_and_caption(drawn):
+    figure = drawn["filter-tiny-qwen3"]
+    title = figure.for_file()["title"]
+    assert "".join("".join(title["text"]).split()) == "".join(figure.title.split())
+    assert "".join("".join(title["subtitle"]).split()) == "".join(figure.caption.split())
+    assert not any(line.startswith("%") for line in title["text"])
+
+
+def test_exact_turns_are_told_in_a_sentence(study):
+    told = exactness_sentence(study)
+    assert told.endswith("at T = 0 equal plain greedy decoding, id by id; 1 differ elsewhere.")
+
+
 def test_series_differ_in_more_than_colour():
     assert len(COLOURS) == len(SHAPES) == len(DASHES)
     assert len(set(SHAPES)) == len(SHAPES)
@@ -224,6 +277,18 @@ def test_records_hold_plain_values():
         {"a": 1.5, "b": None, "c": 1, "d": True},
         {"a": None, "b": "x", "c": 2, "d": False},
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("l02-l15-l27", "{2, 15, 27}"), ("l102", "{102}"), ("lookahead", "lookahead"), ("medusa.l30", "medusa.l30")],
+)
+def test_layer_sets_are_written_as_sets_in_prose(name, words):
+    assert layers_in_words(name) == words
+
+
+def test_words_are_joined_as_in_a_sentence():
+    assert [joined(words) for words in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == ["", "a", "a and b", "a, b and c"]
 
 
 def test_a_domain_is_never_empty():

@@ -430,12 +430,14 @@ def test_estimate_tables_have_distinct_columns():
 
 def test_the_answer_has_three_lines_and_says_what_cannot_be_said(study):
     asked, found, caveat = answer(study).text().splitlines()
-    assert "tiny-qwen3, seeded, only-geometry" in asked
-    assert "lower: l01-l02-l03 (min_entropy) by −" in found
-    assert "not distinguishable: l04-l08-l11" in found
-    assert "the smallest difference this run could have seen is" in found
+    assert "tiny-qwen3, seeded and only-geometry" in asked
+    assert "mean accepted tokens per verification (τ" in asked
+    assert "tiny-qwen3: {2, 6, 9} (eagle3) yields" in found
+    assert "Fewer with {1, 2, 3} (min_entropy) by −" in found
+    assert "not distinguishable from it: {4, 8, 11}" in found
+    assert "would probably have gone unnoticed. The verdicts are the same at T = 1, 30 nodes." in found
     assert "only-geometry: no acceptance was measured" in found
-    assert "12 questions and 1 to 3 training seeds a set" in caveat
+    assert "95 % intervals over 12 questions; each set was trained with 1 to 3 seeds" in caveat
     assert "slower than plain decoding" in caveat
     assert "plain forward passes" in caveat
 

@@ -21,12 +21,27 @@ from speclayers.analysis.figures import (
     with_limits,
 )
 from speclayers.analysis.statistics import SETS_FOR_CORRELATION
-from speclayers.analysis.study import Study, rows_of, settings_of
-from speclayers.analysis.wording import confidence_level, count, estimate, listed, percent, set_name, setting, span
+from speclayers.analysis.study import Study, of_model, rows_of, settings_of
+from speclayers.analysis.wording import (
+    confidence_level,
+    count,
+    estimate,
+    joined,
+    layers_in_words,
+    listed,
+    number,
+    percent,
+    set_name,
+    setting,
+    signed,
+    span,
+)
 
 _VERDICTS = ("higher", "lower", "not distinguishable", "not measured")
 _VERDICT_COLOURS = ("#0072B2", "#D55E00", "#7F7F7F", "#7F7F7F")
 _VERDICT_SHAPES = ("triangle-up", "triangle-down", "circle", "cross")
+
+_TAU, _DELTA = "τ (tokens per verification)", "Δτ (tokens per verification)"
 
 
 def first_setting(rows: pd.DataFrame) -> tuple[float, int]:
@@ -37,13 +52,14 @@ def first_setting(rows: pd.DataFrame) -> tuple[float, int]:
 
 def at_setting(rows: pd.DataFrame, model: str, where: tuple[float, int]) -> pd.DataFrame:
     """Return one model's rows at one setting."""
-    return rows[(rows["model"] == model) & (rows["temperature"] == where[0]) & (rows["nodes"] == where[1])]
+    rows = of_model(rows, model)
+    return rows[(rows["temperature"] == where[0]) & (rows["nodes"] == where[1])]
 
 
 def shown_sets(study: Study, model: str, where: tuple[float, int]) -> pd.DataFrame:
     """Return the layer sets that a chart with one series a set shows: the reference, then those of highest τ."""
     rows = at_setting(study.tau, model, where)
-    references = set(study.comparisons[study.comparisons["model"] == model]["reference"])
+    references = set(of_model(study.comparisons, model)["reference"])
     order = rows.assign(other=~rows["layer_set"].isin(references)).sort_values(
         ["other", "tau_question", "layer_set"], ascending=[True, False, True]
     )
@@ -76,11 +92,11 @@ def forest(study: Study, model: str) -> Figure | None:
     seen = set(rows["verdict"])
     panels = [_forest_panel(part, setting(t, nodes), domain, seen) for t, nodes, part in settings_of(rows)]
     caption = (
-        f"Δτ in tokens per cycle against {study.reference} {rows['reference'].iloc[0]}, mean over questions;"
-        f" bars are {confidence_level(study.confidence)} limits, paired bootstrap over"
-        f" {count(int(rows['questions'].max()), 'question')} and {count(int(rows['seeds'].max()), 'training seed')}."
-        " A set right of 0 drafts better. Symbols give the verdict after Holm's correction, which asks"
-        " more than one bar clear of 0."
+        f"Δτ: accepted tokens per verification, mean over questions, minus those of"
+        f" {set_name(rows['reference'].iloc[0], study.reference)}; right of 0 a set does better."
+        f" Bars are {confidence_level(study.confidence)} limits, paired bootstrap over"
+        f" {span(rows['questions'], 'question')} and {span(rows['seeds'], 'training seed')}. Symbols give the verdict"
+        " after Holm's correction for several comparisons, which asks more than one bar clear of 0."
     )
     chart = alt.vconcat(*panels, spacing=14)
     return Figure(file_name("difference", model), _forest_title(study, model, rows), caption, specification(chart))
@@ -89,7 +105,7 @@ def forest(study: Study, model: str) -> Figure | None:
 def _forest_panel(rows: pd.DataFrame, where: str, domain: list[float], verdicts: set[str]) -> alt.LayerChart:
     order = list(rows.sort_values("difference", ascending=False)["name"])
     scale = alt.Scale(domain=domain, nice=False)
-    x_axis = alt.X("difference:Q", title="Δτ (tokens per cycle)", scale=scale)
+    x_axis = alt.X("difference:Q", title=_DELTA, scale=scale, axis=alt.Axis(tickCount=6))
     y_axis = alt.Y("name:N", title=None, sort=order)
     tooltip = tooltips("name:N", "difference:Q", "difference_low:Q", "difference_high:Q", "p_holm:Q", "verdict:N")
     seen = [place for place, word in enumerate(_VERDICTS) if word in verdicts]
@@ -101,7 +117,9 @@ def _forest_panel(rows: pd.DataFrame, where: str, domain: list[float], verdicts:
         alt.Chart(records(with_limits(rows, "difference")))
         .mark_rule(strokeWidth=1.6)
         .encode(
-            x=alt.X("difference_low:Q", title="Δτ (tokens per cycle)", scale=scale), x2="difference_high:Q", y=y_axis
+            x=alt.X("difference_low:Q", title=_DELTA, scale=scale, axis=alt.Axis(tickCount=6)),
+            x2="difference_high:Q",
+            y=y_axis,
         )
     )
     points = (
@@ -115,24 +133,29 @@ def _forest_panel(rows: pd.DataFrame, where: str, domain: list[float], verdicts:
             tooltip=tooltip,
         )
     )
-    return alt.LayerChart(layer=[zero, limits, points]).properties(width=420, height=alt.Step(22), title=heading(where))
+    return alt.LayerChart(layer=[zero, limits, points]).properties(width=560, height=alt.Step(22), title=heading(where))
 
 
 def _forest_title(study: Study, model: str, rows: pd.DataFrame) -> str:
+    reference = set_name(rows["reference"].iloc[0], study.reference)
     decided = rows[rows["verdict"].isin(("higher", "lower"))]
     if decided.empty:
-        return f"No set is distinguishable from {study.reference} on {model}"
-    settings = rows[["temperature", "nodes"]].drop_duplicates()
+        low, high = signed(rows["difference"].min(), 2), signed(rows["difference"].max(), 2)
+        return f"On {model}, no set is distinguishable from {reference}: Δτ between {low} and {high}"
+    settings = len(rows[["temperature", "nodes"]].drop_duplicates())
     parts = []
-    for word in ("higher", "lower"):
+    for word, told in (("higher", "more"), ("lower", "fewer")):
         found = decided[decided["verdict"] == word]["layer_set"].value_counts()
         if len(found):
-            told = listed(
-                [f"{name} ({n} of {len(settings)})" if len(settings) > 1 else str(name) for name, n in found.items()], 2
-            )
-            parts.append(f"{word}: {told}")
-    suffix = ", settings in brackets" if len(settings) > 1 else ""
-    return f"Against {study.reference} on {model}, {'; '.join(parts)}{suffix}"
+            names = [_at_how_many(layers_in_words(str(name)), n, settings) for name, n in found.items()]
+            parts.append(f"{told} with {listed(names, 2)}")
+    rest = rows["layer_set"].nunique() - decided["layer_set"].nunique()
+    others = f"; {count(rest, 'other set')} not distinguishable" if rest else ""
+    return f"On {model}, accepted tokens against {reference}: {joined(parts)}{others}"
+
+
+def _at_how_many(name: str, n: int, settings: int) -> str:
+    return f"{name} (at {n} of {settings} settings)" if settings > 1 else name
 
 
 # ---------------------------------------------------------------- categories and depths
@@ -140,7 +163,7 @@ def _forest_title(study: Study, model: str, rows: pd.DataFrame) -> str:
 
 def categories(study: Study, model: str) -> Figure | None:
     """Draw τ by category of questions at the first setting."""
-    rows = study.categories[study.categories["model"] == model]
+    rows = of_model(study.categories, model)
     if rows.empty:
         return None
     where = first_setting(rows)
@@ -152,8 +175,8 @@ def categories(study: Study, model: str) -> Figure | None:
     y_axis = alt.Y("category:N", title=None, sort=list(means.index))
     offset = alt.YOffset("name:N", sort=list(shown["name"]))
     scale = alt.Scale(domain=domain, nice=False)
-    x_axis = alt.X("tau_pooled:Q", title="τ (tokens per cycle)", scale=scale)
-    low = alt.X("tau_pooled_low:Q", title="τ (tokens per cycle)", scale=scale)
+    x_axis = alt.X("tau_pooled:Q", title=_TAU, scale=scale)
+    low = alt.X("tau_pooled_low:Q", title=_TAU, scale=scale)
     colour = _colour(scales)
     limits = alt.Chart(records(with_limits(rows, "tau_pooled"))).mark_rule(strokeWidth=1.4)
     limits = limits.encode(x=low, x2="tau_pooled_high:Q", y=y_axis, yOffset=offset, color=colour)
@@ -169,16 +192,26 @@ def categories(study: Study, model: str) -> Figure | None:
         ),
     )
     height = len(means) * max(26, 9 * len(shown) + 8)
-    chart = alt.LayerChart(layer=[limits, points]).properties(width=430, height=height)
-    title = f"On {model}, τ is highest in {means.index[0]} and lowest in {means.index[-1]}"
+    chart = alt.LayerChart(layer=[limits, points]).properties(width=560, height=height)
+    title = (
+        f"On {model}, τ averages {number(means.iloc[0])} in {means.index[0]} and {number(means.iloc[-1])} in"
+        f" {means.index[-1]}, the most and the least of {len(means)} categories"
+    )
     if len(means) == 1:
-        title = f"On {model}, all questions are of one category, {means.index[0]}"
+        title = f"On {model}, all questions are of one category, {means.index[0]}: τ averages {number(means.iloc[0])}"
     questions = rows.groupby("category")["questions"].max()
     caption = (
-        f"τ pooled over cycles at {setting(*where)}; bars are {confidence_level(study.confidence)} limits, bootstrap"
-        f" over {span(questions, 'question')} a category. {_which(shown, study, model, where)}."
+        f"τ: accepted tokens per verification, pooled over verifications, at {setting(*where)}."
+        f" {_bars(study, questions)} a category. {_which(shown, study, model, where)}."
     )
     return Figure(file_name("categories", model), title, caption, specification(chart))
+
+
+def _bars(study: Study, questions: pd.Series) -> str:
+    """Say what the bars are; one question has none."""
+    if questions.max() == 1:
+        return "No bars, as there is 1 question"
+    return f"Bars are {confidence_level(study.confidence)} limits, bootstrap over {span(questions, 'question')}"
 
 
 def _colour(scales: Series) -> alt.Color:
@@ -191,7 +224,7 @@ def _shape(scales: Series) -> alt.Shape:
 
 def depths(study: Study, model: str) -> Figure | None:
     """Draw acceptance at each depth of the draft tree at the first setting."""
-    rows = study.depths[study.depths["model"] == model]
+    rows = of_model(study.depths, model)
     if rows.empty:
         return None
     where = first_setting(rows)
@@ -215,14 +248,14 @@ def depths(study: Study, model: str) -> Figure | None:
     )
     chart = alt.LayerChart(layer=[limits, points]).properties(width=560, height=240)
     means = rows.groupby("draft_depth")["acceptance"].mean()
-    title = f"On {model}, {percent(means.iloc[0])} of cycles accept a first draft token"
+    title = f"On {model}, {percent(means.iloc[0])} of verifications accept a first draft token"
     if len(means) > 1:
-        title += f", and {percent(means.iloc[-1])} of those that get there a token at depth {means.index[-1]}"
+        title += f"; of those that accept {means.index[-1] - 1}, {percent(means.iloc[-1])} accept one more"
     caption = (
-        f"Share of cycles that accepted a token at a depth among those that had accepted down to the one"
+        f"Share of verifications that accepted a draft token at a depth among those that had accepted one at the depth"
         f" before, at {setting(*where)}; a path shorter than the tree's longest counts as not accepted below its end."
-        f" Bars are {confidence_level(study.confidence)} limits, bootstrap over questions;"
-        f" {span(rows['reached'], 'cycle')} a point. {_which(shown, study, model, where)}."
+        f" The title's shares are means over sets. Bars are {confidence_level(study.confidence)} limits, bootstrap over"
+        f" questions; {span(rows['reached'], 'verification')} a point. {_which(shown, study, model, where)}."
     )
     return Figure(file_name("depths", model), title, caption, specification(chart))
 
@@ -232,45 +265,40 @@ def depths(study: Study, model: str) -> Figure | None:
 
 def prediction(study: Study, model: str) -> Figure | None:
     """Draw τ against the entropy E(S) of the layer set at the first setting."""
-    measured = study.tau[study.tau["model"] == model]
+    measured = of_model(study.tau, model)
     if measured.empty:
         return None
     where = first_setting(measured)
     rows = named(at_setting(measured, model, where).dropna(subset=["score", "k"]))
     if rows.empty:
         return None
+    by = "name" if len(rows) <= MOST_SERIES else "size"
     rows = rows.assign(size=[f"k = {int(k)}" for k in rows["k"]])
-    sizes = sorted(rows["size"].unique(), key=lambda text: int(text[4:]))[:MOST_SERIES]
-    scales = series(sizes)
+    scales = series(list(rows.sort_values(["k", "name"])[by].drop_duplicates())[:MOST_SERIES])
     x_axis = alt.X("score:Q", title="E(S) (nats)", scale=alt.Scale(domain=padded(rows["score"], 0.2), nice=False))
     domain = padded(pd.concat([rows[c] for c in ("tau_question", "tau_question_low", "tau_question_high")]))
     scale = alt.Scale(domain=domain, nice=False)
-    y_axis = alt.Y("tau_question:Q", title="τ (tokens per cycle)", scale=scale)
-    colour = alt.Color("size:N", title=None, scale=scales.colour, legend=alt.Legend(orient="top"))
-    points = alt.Chart(records(rows)).mark_point(filled=True, size=60, opacity=1)
+    colour = alt.Color(f"{by}:N", title=None, scale=scales.colour, legend=alt.Legend(orient="top", columns=3))
+    points = alt.Chart(records(rows)).mark_point(filled=True, size=70, opacity=1)
     points = points.encode(
         x=x_axis,
-        y=y_axis,
+        y=alt.Y("tau_question:Q", title=_TAU, scale=scale),
         color=colour,
-        shape=alt.Shape("size:N", title=None, scale=scales.shape),
+        shape=alt.Shape(f"{by}:N", title=None, scale=scales.shape),
         tooltip=tooltips("name:N", "score:Q", "tau_question:Q"),
     )
     limits = alt.Chart(records(with_limits(rows, "tau_question"))).mark_rule(strokeWidth=1.2)
     limits = limits.encode(
         x=x_axis,
         color=colour,
-        y=alt.Y("tau_question_low:Q", title="τ (tokens per cycle)", scale=scale),
+        y=alt.Y("tau_question_low:Q", title=_TAU, scale=scale),
         y2="tau_question_high:Q",
     )
-    layers = [limits, points]
-    if len(rows) <= SETS_FOR_CORRELATION:
-        labels = alt.Chart(records(rows)).mark_text(align="left", dx=7, dy=-7, fontSize=10)
-        layers.append(labels.encode(x=x_axis, y=y_axis, text="layer_set:N"))
-    chart = alt.LayerChart(layer=layers).properties(width=560, height=260)
+    chart = alt.LayerChart(layer=[limits, points]).properties(width=560, height=260)
     caption = (
         f"Each point is a layer set at {setting(*where)}: its entropy E(S), known before any training, and its τ"
-        f" (mean over questions) with {confidence_level(study.confidence)} limits. Spearman's ρ is computed within one"
-        f" k, from {SETS_FOR_CORRELATION} sets on."
+        f" (mean over {span(rows['questions'], 'question')}) with {confidence_level(study.confidence)} limits."
+        f" Spearman's ρ is computed among sets of equally many layers k, from {SETS_FOR_CORRELATION} sets on."
     )
     return Figure(file_name("prediction", model), _prediction_title(study, model, where), caption, specification(chart))
 
@@ -281,8 +309,8 @@ def _prediction_title(study: Study, model: str, where: tuple[float, int]) -> str
     if known.empty:
         most = int(rows["sets"].max()) if len(rows) else 0
         return (
-            f"{count(most, 'layer set')} of one size {'is' if most == 1 else 'are'} too few on {model} to say whether"
-            f" E(S) predicts τ: {SETS_FOR_CORRELATION} are needed"
+            f"On {model}, too few sets were measured to say whether E(S) predicts τ: {most} with equally many layers,"
+            f" where {SETS_FOR_CORRELATION} are needed"
         )
     parts = []
     for row in rows_of(known):

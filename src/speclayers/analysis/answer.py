@@ -7,11 +7,14 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from speclayers.analysis.statistics import SEEDS_FOR_LAYERS
-from speclayers.analysis.study import HEADLINE_METRIC, Study, rows_of, settings_of
+from speclayers.analysis.study import HEADLINE_METRIC, Study, of_model, rows_of, settings_of
 from speclayers.analysis.wording import (
+    confidence_level,
     count,
     estimate,
     interval,
+    joined,
+    layers_in_words,
     listed,
     number,
     percent,
@@ -21,9 +24,11 @@ from speclayers.analysis.wording import (
     span,
 )
 
+_VERDICTS = {"higher": "more with", "lower": "fewer with"}
+
 
 class Answer(NamedTuple):
-    """Three lines of plain text; `found` holds one sentence a model."""
+    """Three lines of plain text; `found` holds a few sentences a model."""
 
     asked: str
     found: list[str]
@@ -38,8 +43,9 @@ class Answer(NamedTuple):
 def answer(study: Study) -> Answer:
     """Say in words what a study asked and found."""
     asked = (
-        f"which layers of {listed(study.models, 6)} should feed an EAGLE-3 drafter, judged by the mean tokens"
-        f" accepted per verification (τ, mean over questions) against the layers of {study.reference}?"
+        f"Which layers of {joined(study.models)} should feed an EAGLE-3 drafter? Sets of layers are judged by the mean"
+        " accepted tokens per verification (τ, mean over questions) and compared with the set that"
+        f" {study.reference} takes."
     )
     return Answer(asked, [finding(study, model) for model in study.models], _caveat(study))
 
@@ -49,13 +55,13 @@ def answer(study: Study) -> Answer:
 
 def headline_comparisons(study: Study, model: str) -> pd.DataFrame:
     """Return one model's comparisons of the τ that the answer speaks of."""
-    rows = study.comparisons
-    return rows[(rows["model"] == model) & (rows["metric"] == HEADLINE_METRIC)]
+    rows = of_model(study.comparisons, model)
+    return rows[rows["metric"] == HEADLINE_METRIC]
 
 
 def finding(study: Study, model: str) -> str:
-    """Say in one sentence what was found for a model."""
-    tau = study.tau[study.tau["model"] == model]
+    """Say in a few sentences what was found for a model."""
+    tau = of_model(study.tau, model)
     rows = headline_comparisons(study, model)
     if tau.empty:
         return f"{model}: no acceptance was measured, so nothing is known beyond the geometry; {_chosen(study, model)}."
@@ -67,81 +73,83 @@ def finding(study: Study, model: str) -> str:
             f"{model}: measured was only {only} (τ at most {best}), so nothing can be compared with {study.reference}."
         )
     groups = [(setting(temperature, nodes), part) for temperature, nodes, part in settings_of(rows)]
-    first = _at_setting(study, model, groups[0][1], groups[0][0])
-    return f"{model}: {'; '.join([first, *_elsewhere(groups)])}."
+    first = groups[0][1]
+    sentences = [_reference(study, model, first), _verdicts(first), _detectable(first)]
+    return f"{model}: {'. '.join([*sentences, *_elsewhere(groups)])}."
+
+
+def _reference(study: Study, model: str, rows: pd.DataFrame) -> str:
+    first = rows.iloc[0]
+    tau = of_model(study.tau, model)
+    row = tau[
+        (tau["layer_set"] == first["reference"])
+        & (tau["temperature"] == first["temperature"])
+        & (tau["nodes"] == first["nodes"])
+    ].iloc[0]
+    shown = estimate(row["tau_question"], row["tau_question_low"], row["tau_question_high"])
+    where = f"temperature T = {first['temperature']:g}, draft trees of {int(first['nodes'])} nodes"
+    return f"{set_name(first['reference'], study.reference)} yields {shown} tokens per verification ({where})"
+
+
+def _verdicts(rows: pd.DataFrame) -> str:
+    same = [layers_in_words(name) for name in rows[rows["verdict"] == "not distinguishable"]["layer_set"]]
+    unmeasured = int((rows["verdict"] == "not measured").sum())
+    parts = []
+    for verdict, words in _VERDICTS.items():
+        found = [_named(row) for row in rows_of(rows[rows["verdict"] == verdict])]
+        if found:
+            parts.append(f"{words} {listed(found)}")
+    if len(same) == len(rows):
+        parts.append(f"No other set is distinguishable from it ({count(len(rows), 'set')} compared)")
+    elif same:
+        parts.append(f"not distinguishable from it: {listed(same)}")
+    if unmeasured:
+        parts.append(f"{count(unmeasured, 'set')} could not be compared")
+    told = "; ".join(parts)
+    return told[0].upper() + told[1:]
+
+
+def _named(row: dict[str, Any]) -> str:
+    limits = interval(row["difference_low"], row["difference_high"], 3)
+    name = set_name(row["layer_set"], row["selectors"])
+    return f"{name} by {signed(row['difference'])} {limits}".rstrip()
+
+
+def _detectable(rows: pd.DataFrame) -> str:
+    known = rows.dropna(subset=["detectable", "relative"])
+    if known.empty:
+        return "One question does not tell how small a difference would have been noticed"
+    low, high = known["detectable"].min(), known["detectable"].max()
+    shown = number(low) if number(low) == number(high) else f"{number(low)} to {number(high)}, depending on the set,"
+    base = (known["difference"] / known["relative"]).median()
+    share = f" ({percent(known['detectable'].median() / base)} of τ)" if base > 0 else ""
+    return f"Differences below about {shown}{share} would probably have gone unnoticed"
 
 
 def _elsewhere(groups: list[tuple[str, pd.DataFrame]]) -> list[str]:
     """Say at which other settings the verdicts are the first one's, and what they are where not."""
     found = [(where, _decided(rows)) for where, rows in groups]
     same = [where for where, decided in found[1:] if decided == found[0][1]]
-    words = [f"the verdicts are the same at {listed(same)}"] if same else []
-    for where, (higher, lower) in found[1:]:
-        if (higher, lower) != found[0][1]:
-            told = [f"{listed(sets)} {word}" for word, sets in (("higher", higher), ("lower", lower)) if sets]
-            words.append(f"at {where}: {' and '.join(told) or 'no set'} {'' if told else 'distinguishable'}".rstrip())
-    return words
+    sentences = [f"The verdicts are the same at {'; '.join(same)}"] if same else []
+    for where, decided in found[1:]:
+        if decided != found[0][1]:
+            told = [f"{_VERDICTS[word]} {listed(sets)}" for word, sets in decided.items() if sets]
+            sentences.append(f"At {where}: {'; '.join(told) or 'no set is distinguishable'}")
+    return sentences
 
 
-def _decided(rows: pd.DataFrame) -> tuple[list[str], list[str]]:
+def _decided(rows: pd.DataFrame) -> dict[str, list[str]]:
     by_name = rows.sort_values("layer_set")
-    higher, lower = (list(by_name[by_name["verdict"] == word]["layer_set"]) for word in ("higher", "lower"))
-    return higher, lower
+    return {
+        word: [layers_in_words(name) for name in by_name[by_name["verdict"] == word]["layer_set"]] for word in _VERDICTS
+    }
 
 
 def _chosen(study: Study, model: str) -> str:
-    rows = study.selected[study.selected["model"] == model]
+    rows = of_model(study.selected, model)
     if rows.empty:
         return "no selector chose layers"
     return "chosen were " + listed([set_name(*pair) for pair in zip(rows["layer_set"], rows["label"], strict=True)])
-
-
-def _at_setting(study: Study, model: str, rows: pd.DataFrame, where: str) -> str:
-    reference = _reference(study, model, rows)
-    parts = []
-    for word in ("higher", "lower"):
-        found = [_named(row) for row in rows_of(rows[rows["verdict"] == word])]
-        if found:
-            parts.append(f"{word}: {listed(found)}")
-    same = rows[rows["verdict"] == "not distinguishable"]
-    if len(same) == len(rows):
-        parts.append(f"no other set is distinguishable from them ({count(len(rows), 'set')} compared)")
-    elif len(same):
-        parts.append(f"not distinguishable: {listed(list(same['layer_set']))}")
-    unmeasured = int((rows["verdict"] == "not measured").sum())
-    if unmeasured:
-        parts.append(f"{count(unmeasured, 'set')} could not be compared")
-    return f"at {where}, {reference}; {'; '.join(parts)}; {_detectable(rows)}"
-
-
-def _reference(study: Study, model: str, rows: pd.DataFrame) -> str:
-    first = rows.iloc[0]
-    tau = study.tau
-    row = tau[
-        (tau["model"] == model)
-        & (tau["layer_set"] == first["reference"])
-        & (tau["temperature"] == first["temperature"])
-        & (tau["nodes"] == first["nodes"])
-    ].iloc[0]
-    shown = estimate(row["tau_question"], row["tau_question_low"], row["tau_question_high"])
-    return f"the layers of {study.reference}, {first['reference']}, reach τ {shown}"
-
-
-def _named(row: dict[str, Any]) -> str:
-    limits = interval(row["difference_low"], row["difference_high"], 3)
-    name = set_name(row["layer_set"], row["selectors"])
-    return f"{name} by {signed(float(str(row['difference'])))} {limits}".rstrip()
-
-
-def _detectable(rows: pd.DataFrame) -> str:
-    known = rows.dropna(subset=["detectable", "relative"])
-    if known.empty:
-        return "one question says nothing about the smallest difference to be seen"
-    low, high = known["detectable"].min(), known["detectable"].max()
-    span = number(low) if number(low) == number(high) else f"{number(low)} to {number(high)}"
-    base = (known["difference"] / known["relative"]).median()
-    share = f" (about {percent(known['detectable'].median() / base)})" if base > 0 else ""
-    return f"the smallest difference this run could have seen is {span} tokens{share}"
 
 
 # ---------------------------------------------------------------- what to keep in mind
@@ -150,26 +158,28 @@ def _detectable(rows: pd.DataFrame) -> str:
 def _caveat(study: Study) -> str:
     if study.tau.empty:
         return "without acceptance runs this study describes layers; it says nothing about drafting."
-    parts = [_sample(study), *_speed(study), *_exactness(study)]
-    return "; ".join(parts) + "."
+    return "; ".join([_sample(study), *_speed(study), *_exactness(study)]) + "."
 
 
 def _sample(study: Study) -> str:
     questions = span(study.tau["questions"], "question")
     compared = study.comparisons if len(study.comparisons) else study.tau
     seeds = compared["seeds"]
-    told = f"{questions} and {span(seeds, 'training seed')} a set"
+    told = (
+        f"brackets are {confidence_level(study.confidence)} intervals over {questions}; each set was trained with"
+        f" {span(seeds, 'seed')}"
+    )
     if seeds.min() >= SEEDS_FOR_LAYERS:
         return f"{told}, so verdicts speak of layers"
     if seeds.max() < SEEDS_FOR_LAYERS:
-        return f"{told}, so verdicts speak of these heads, not of their layers"
+        return f"{told}, so verdicts speak of these trained heads, not of their layers in general"
     return f"{told}: only comparisons over {SEEDS_FOR_LAYERS} seeds or more speak of layers, the others of these heads"
 
 
 def _speed(study: Study) -> list[str]:
     sentences = []
     for model, rows in study.speed.groupby("model", sort=False):
-        reference = study.comparisons[study.comparisons["model"] == model]["reference"]
+        reference = of_model(study.comparisons, str(model))["reference"]
         of_reference = rows[rows["layer_set"].isin(set(reference))]
         row = (of_reference if len(of_reference) else rows).iloc[0]
         sentences.append(f"on {model} {speed_sentence(row)}")
@@ -183,20 +193,15 @@ def speed_sentence(row: pd.Series) -> str:
         row: A row of `speed_estimates`.
     """
     low, high = row["speed_up_low"], row["speed_up_high"]
-    word = (
-        "not distinguishable in speed from"
-        if not high < 1 and not low > 1
-        else "slower than"
-        if high < 1
-        else "faster than"
-    )
+    word = "slower than" if high < 1 else "faster than" if low > 1 else "not distinguishable in speed from"
     shown = estimate(row["speed_up"], low, high)
-    text = f"decoding with {row['layer_set']} was {word} plain decoding on the machine it ran on (speed-up {shown})"
+    text = (
+        f"drafting with {layers_in_words(row['layer_set'])} was {word} plain decoding on the machine that timed it"
+        f" ({shown} times its speed)"
+    )
     if pd.notna(row["verify_forwards"]):
-        text += (
-            f", where verifying {int(row['nodes'])} nodes takes about as long as"
-            f" {number(row['verify_forwards'], 1)} plain forward passes"
-        )
+        forwards = number(row["verify_forwards"], 1)
+        text += f", where verifying {int(row['nodes'])} nodes took as long as {forwards} plain forward passes"
     return text
 
 

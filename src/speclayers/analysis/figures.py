@@ -22,6 +22,9 @@ DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [4, 4], [1, 3], [10, 4])
 
 MOST_SERIES = len(COLOURS)
 
+TITLE_WIDTH, CAPTION_WIDTH = 92, 118
+"""Letters in a line of a file's title and caption: about as wide as the charts."""
+
 LABEL_WIDTH = 250
 """Pixels of the longest label; longer ones end in an ellipsis and are whole in the tooltip."""
 
@@ -55,9 +58,16 @@ class Figure:
         return self.chart | {"config": _config("currentColor", "var(--rule)")}
 
     def for_file(self) -> dict[str, Any]:
-        """Return the specification for a file of its own, with its title, on white."""
-        wrapped = {"text": textwrap.wrap(self.title, 90) or [""], "anchor": "start", "fontSize": 13, "offset": 12}
-        return self.chart | {"config": _config(_INK, _RULE), "title": wrapped, "background": "white", "padding": 12}
+        """Return the specification for a file of its own, with title and caption, on white."""
+        text = {"text": _lines(self.title, TITLE_WIDTH), "fontSize": 13, "lineHeight": 17}
+        text |= {"subtitle": _lines(self.caption, CAPTION_WIDTH), "subtitleFontSize": 11}
+        text |= {"subtitleLineHeight": 15, "subtitlePadding": 6, "anchor": "start", "frame": "bounds", "offset": 14}
+        return self.chart | {"config": _config(_INK, _RULE), "title": text, "background": "white", "padding": 14}
+
+
+def _lines(text: str, width: int) -> list[str]:
+    """Break a text into lines, never between a number and its per cent sign."""
+    return textwrap.wrap(text.replace(" %", "\u00a0%"), width) or [""]
 
 
 def _config(ink: str, rule: str) -> dict[str, Any]:

@@ -19,15 +19,21 @@ from speclayers.analysis.figures import (
     with_limits,
 )
 from speclayers.analysis.study import Study, of_model, rows_of
-from speclayers.analysis.wording import count, listed, number, percent
+from speclayers.analysis.wording import count, joined, number, percent
 
-_SUBSETS = {"all": "all tokens", "filtered": "most uncertain tokens", "random": "as many random tokens"}
+_SUBSETS = {
+    "all": "filter off: all tokens",
+    "filtered": "filter on: most uncertain tokens",
+    "random": "control: as many random tokens",
+}
 _PANELS = (
-    ("pooled", False, "pooled, sinks left out (limits: block jackknife)"),
-    ("pooled", True, "pooled, first token kept"),
-    ("per prompt", False, "mean over prompts ± 1 sd, sinks left out"),
-    ("per prompt", True, "mean over prompts ± 1 sd, first token kept"),
+    ("pooled", False, "pooled over prompts, sinks dropped"),
+    ("pooled", True, "pooled over prompts, sinks kept"),
+    ("per prompt", False, "mean over prompts, sinks dropped"),
+    ("per prompt", True, "mean over prompts, sinks kept"),
 )
+_LOWEST_CUT = -1.5
+"""The filter's figure ends here on the left: variances of few prompts have limits of many hundred per cent."""
 
 
 def wave(study: Study, model: str) -> Figure | None:
@@ -37,30 +43,31 @@ def wave(study: Study, model: str) -> Figure | None:
         return None
     rows = rows.assign(name=rows["subset"].map(lambda subset: _SUBSETS.get(subset, subset)))
     names = [name for name in _SUBSETS.values() if name in set(rows["name"])]
-    highest = padded(pd.concat([rows["entropy"], rows["high"]]))[1]
-    domain = [min(0.0, float(rows["entropy"].min())), highest]
     panels = []
     for aggregation, sinks_kept, title in _PANELS:
-        part = rows[(rows["aggregation"] == aggregation) & (rows["sinks_kept"] == sinks_kept)]
+        comparable = rows[rows["aggregation"] == aggregation]
+        part = comparable[comparable["sinks_kept"] == sinks_kept]
         if len(part):
+            highest = padded(pd.concat([comparable["entropy"], comparable["high"]]))[1]
+            domain = [min(0.0, float(comparable["entropy"].min())), highest]
             panels.append(_wave_panel(part, names, domain, title))
-    pooled = rows[(rows["aggregation"] == "pooled") & ~rows["sinks_kept"] & (rows["subset"] == "filtered")]
     prompts = rows[rows["aggregation"] == "per prompt"]["prompts"]
-    per_prompt = f", or per prompt over {count(int(prompts.max()), 'prompt')}" if len(prompts) else ""
+    per_prompt = f"; below, mean over {count(int(prompts.max()), 'prompt')} with ± 1 sd" if len(prompts) else ""
     caption = (
-        f"Matrix entropy (Shannon, nats; {listed(sorted(set(rows['preprocessing'])))}) of each layer's states, 0"
-        f" the embedding, the last one before the final norm. Pooled over {_tokens(rows)}"
-        f"{per_prompt}."
-        " Entropies compare only at equal numbers of tokens: filtered against random, not against all."
+        f"Matrix entropy (Shannon, nats; preprocessing: {joined(sorted(set(rows['preprocessing'])))}) of the states of"
+        f" each layer; layer 0 is the embedding. Above, pooled over {_tokens(rows)}, with 95 % limits by block"
+        f" jackknife where sinks are dropped{per_prompt}. Sinks are the first token and others of huge norm;"
+        " kept means that the first token is added back. Entropies compare only at equal numbers of tokens: the"
+        " filter against its control, not against all."
     )
     chart = alt.concat(*panels, columns=2, spacing=22)
-    return Figure(file_name("wave", model), _wave_title(model, pooled), caption, specification(chart))
+    return Figure(file_name("wave", model), _wave_title(model, rows), caption, specification(chart))
 
 
 def _tokens(rows: pd.DataFrame) -> str:
     pooled = rows[rows["aggregation"] == "pooled"]
-    counts = pooled.groupby("subset", sort=True)["n_tokens"].max()
-    return listed([f"{int(n):,} tokens ({subset})" for subset, n in counts.items()])
+    counts = pooled.groupby("subset", sort=True)["n_tokens"].min()  # where sinks are dropped
+    return joined([f"{int(n):,} tokens ({subset})" for subset, n in counts.items()])
 
 
 def _wave_panel(rows: pd.DataFrame, names: list[str], domain: list[float], title: str) -> alt.LayerChart:
@@ -71,7 +78,8 @@ def _wave_panel(rows: pd.DataFrame, names: list[str], domain: list[float], title
     colour = alt.Color(
         "name:N", title=None, scale=scales.colour, legend=alt.Legend(orient="top", symbolType="stroke", symbolOpacity=1)
     )
-    band = alt.Chart(records(rows.dropna(subset=["low", "high"]))).mark_area(opacity=0.15, clip=True)
+    limits = rows.dropna(subset=["low", "high"])
+    band = alt.Chart(records(limits)).mark_area(opacity=0.15, clip=True)
     band = band.encode(x=x_axis, y=alt.Y("low:Q", title="entropy (nats)", scale=scale), y2="high:Q", color=colour)
     line = alt.Chart(records(rows)).mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=14))
     line = line.encode(
@@ -81,17 +89,25 @@ def _wave_panel(rows: pd.DataFrame, names: list[str], domain: list[float], title
         strokeDash=alt.StrokeDash("name:N", title=None, scale=scales.dash),
         tooltip=tooltips("layer:Q", "name:N", "entropy:Q", "n_tokens:Q"),
     )
-    return alt.LayerChart(layer=[band, line]).properties(width=330, height=190, title=heading(title))
+    layers = [band, line] if len(limits) else [line]  # an area of nothing has no extent, which Vega warns of
+    return alt.LayerChart(layer=layers).properties(width=400, height=200, title=heading(title))
 
 
-def _wave_title(model: str, pooled: pd.DataFrame) -> str:
-    if pooled.empty:
+def _wave_title(model: str, rows: pd.DataFrame) -> str:
+    filtered = rows[(rows["aggregation"] == "pooled") & (rows["subset"] == "filtered")]
+    dropped, kept = (filtered[filtered["sinks_kept"] == kept][["layer", "entropy"]] for kept in (False, True))
+    if dropped.empty:
         return f"Entropy of the layers of {model}"
-    top, bottom = (pooled.loc[pooled["entropy"].agg(which)] for which in ("idxmax", "idxmin"))
-    return (
-        f"On {model}, entropy is highest at layer {int(top['layer'])} ({number(top['entropy'])} nats) and lowest at"
-        f" layer {int(bottom['layer'])} ({number(bottom['entropy'])} nats)"
-    )
+    order = rows_of(dropped.sort_values("entropy"))
+    top, bottom = (f"layer {row['layer']} ({number(row['entropy'])} nats)" for row in (order[-1], order[0]))
+    title = f"On {model}, entropy with the filter on is highest at {top} and lowest at {bottom}"
+    both = rows_of(dropped.merge(kept, on="layer", suffixes=("", "_kept")))
+    if not both:
+        return title
+    most = max(both, key=lambda row: abs(row["entropy_kept"] - row["entropy"]))
+    word = "lowers" if most["entropy_kept"] < most["entropy"] else "raises"
+    where = f"layer {most['layer']}, to {number(most['entropy_kept'])} nats"
+    return f"{title}; adding the first token back {word} it most at {where}"
 
 
 # ---------------------------------------------------------------- CKA, turning points, choices
@@ -103,47 +119,58 @@ def similarity(study: Study, model: str) -> Figure | None:
     if pairs.empty:
         return None
     layers = sorted(set(pairs["layer_a"]) | set(pairs["layer_b"]))
-    cell = min(22.0, max(5.0, 470 / len(layers)))
+    cell = min(30.0, max(5.0, 520 / len(layers)))
     order = [int(layer) for layer in layers]
     every = max(1, len(order) // 16)
     axis = alt.Axis(values=order[::every], labelAngle=0)
     chosen, turning = _chosen(study, model), of_model(study.turning, model)
-    panels: list[alt.Chart | alt.LayerChart] = []
+    panels: list[alt.LayerChart] = []
     if len(turning):
         panels.append(_turning_panel(turning, order, cell, axis))
-    panels.append(_heatmap(pairs, order, cell, axis))
+    panels.append(_heatmap(pairs, order, cell, axis, sorted(set(chosen["layer"]))))
     if len(chosen):
         panels.append(_choice_panel(chosen, order, cell, axis))
     points = [f"{int(layer)}" for layer in turning[turning["is_turning_point"].eq(True)]["layer"]]
     off = pairs[pairs["layer_a"] != pairs["layer_b"]]["value"]
     caption = (
         f"Debiased linear CKA of each pair of layers on the {int(pairs['n_tokens'].max()):,} most uncertain tokens,"
-        f" sinks left out (off the diagonal {number(off.min())} to {number(off.max())}). Above: turning score between"
-        " a layer and the next; a diamond is a local maximum above mean + 1 sd. Below: the layers that"
-        " each selector chose."
+        " sinks dropped. Above: turning score between"
+        " a layer and the next; a diamond is a local maximum above mean + 1 sd. On the diagonal: layers that any"
+        " selector chose. Below: which one chose them; where a square is hollow, τ was not measured."
     )
-    title = f"{model} turns after {'layer' if len(points) == 1 else 'layers'} {listed(points, 8)}"
-    if not points:
-        title = f"No layer of {model} is a turning point"
+    title = (
+        f"The states of {model} turn after {'layer' if len(points) == 1 else 'layers'} {joined(points)}"
+        if points
+        else f"No layer of {model} is a turning point"
+    )
+    title += f"; CKA of two different layers lies between {number(off.min())} and {number(off.max())}"
     return Figure(file_name("similarity", model), title, caption, specification(alt.vconcat(*panels, spacing=10)))
 
 
-def _heatmap(pairs: pd.DataFrame, order: list[int], cell: float, axis: alt.Axis) -> alt.Chart:
+def _heatmap(pairs: pd.DataFrame, order: list[int], cell: float, axis: alt.Axis, chosen: list[int]) -> alt.LayerChart:
     size = cell * len(order)
     known = pairs["value"].dropna()
     lowest = min(0.9, math.floor(float(known.min()) * 10) / 10) if len(known) else 0.0  # tells near-equal layers apart
-    chart: alt.Chart = (
-        alt.Chart(records(pairs[["layer_a", "layer_b", "value", "ci_low", "ci_high"]]))
+    shown = pairs[["layer_a", "layer_b", "value", "ci_low", "ci_high"]]
+    mirrored = shown.rename(columns={"layer_a": "layer_b", "layer_b": "layer_a"})
+    both = pd.concat([shown, mirrored]).drop_duplicates(["layer_a", "layer_b"])  # stored once a pair
+    x_axis = alt.X("layer_a:O", title="layer", sort=order, axis=axis, scale=alt.Scale(domain=order))
+    y_axis = alt.Y("layer_b:O", title="layer", sort=order, axis=axis, scale=alt.Scale(domain=order))
+    cells = (
+        alt.Chart(records(both))
         .mark_rect()
         .encode(
-            x=alt.X("layer_a:O", title="layer", sort=order, axis=axis, scale=alt.Scale(domain=order)),
-            y=alt.Y("layer_b:O", title="layer", sort=order, axis=axis, scale=alt.Scale(domain=order)),
+            x=x_axis,
+            y=y_axis,
             color=alt.Color("value:Q", title="CKA", scale=alt.Scale(scheme="cividis", domain=[lowest, 1], clamp=True)),
             tooltip=tooltips("layer_a:O", "layer_b:O", "value:Q", "ci_low:Q", "ci_high:Q"),
         )
-        .properties(width=size, height=size)
     )
-    return chart
+    diagonal = alt.Chart(records(pd.DataFrame({"layer_a": chosen, "layer_b": chosen})))
+    dots = diagonal.mark_point(filled=True, size=cell * cell * 0.3, color="#1b1f24", opacity=1).encode(
+        x=x_axis, y=y_axis
+    )
+    return alt.LayerChart(layer=[cells, dots]).properties(width=size, height=size)
 
 
 def _turning_panel(turning: pd.DataFrame, order: list[int], cell: float, axis: alt.Axis) -> alt.LayerChart:
@@ -165,22 +192,24 @@ def _turning_panel(turning: pd.DataFrame, order: list[int], cell: float, axis: a
 def _chosen(study: Study, model: str) -> pd.DataFrame:
     rows = of_model(study.selected, model)
     labels = [f"{label}, k = {k}" for label, k in zip(rows["label"], rows["k"], strict=True)]
-    marks = rows.assign(choice=labels)[["choice", "layers", "k", "label"]].explode("layers")
+    rows = rows.assign(choice=labels, measured=rows["layer_set"].isin(of_model(study.tau, model)["layer_set"]))
+    marks = rows[["choice", "layers", "k", "label", "measured"]].explode("layers")
     return marks.rename(columns={"layers": "layer"}).sort_values(["k", "label"])
 
 
-def _choice_panel(chosen: pd.DataFrame, order: list[int], cell: float, axis: alt.Axis) -> alt.Chart:
-    chart: alt.Chart = (
-        alt.Chart(records(chosen[["choice", "layer"]]))
-        .mark_square(size=min(90.0, cell * cell * 0.6), opacity=1, color="#0072B2")
-        .encode(
-            x=alt.X("layer:O", title="layer", sort=order, axis=axis, scale=alt.Scale(domain=order)),
-            y=alt.Y("choice:N", title=None, sort=list(dict.fromkeys(chosen["choice"])), axis=alt.Axis(grid=True)),
-            tooltip=tooltips("choice:N", "layer:O"),
-        )
-        .properties(width=cell * len(order), height=alt.Step(18))
-    )
-    return chart
+def _choice_panel(chosen: pd.DataFrame, order: list[int], cell: float, axis: alt.Axis) -> alt.LayerChart:
+    x_axis = alt.X("layer:O", title="layer", sort=order, axis=axis, scale=alt.Scale(domain=order))
+    choices = list(dict.fromkeys(chosen["choice"]))
+    y_axis = alt.Y("choice:N", title=None, sort=choices, axis=alt.Axis(grid=True), scale=alt.Scale(domain=choices))
+    size = min(80.0, cell * cell * 0.5)
+    layers = [
+        alt.Chart(records(chosen[chosen["measured"] == measured]))
+        .mark_square(size=size, filled=measured, opacity=1, color="#0072B2", strokeWidth=1.6)
+        .encode(x=x_axis, y=y_axis, tooltip=tooltips("choice:N", "layer:O"))
+        for measured in (True, False)
+        if (chosen["measured"] == measured).any()
+    ]
+    return alt.LayerChart(layer=layers).properties(width=cell * len(order), height=alt.Step(18))
 
 
 # ---------------------------------------------------------------- filter
@@ -203,51 +232,58 @@ def filter_effect(study: Study, model: str) -> Figure | None:
     segments = [s for s in ("first", "middle", "last") if s in set(long["segment"])]
     order = segments + [s for s in dict.fromkeys(long["segment"]) if s not in segments]
     domain = padded(pd.concat([long[c] for c in ("cut", "cut_low", "cut_high")] + [pd.Series([0.0])]))
+    domain = [max(domain[0], _LOWEST_CUT), min(domain[1], 1.05)]
+    long = long.assign(cut_high=long["cut_high"].clip(upper=1))  # a variance is not below 0
     title = "reduction of the variance over prompts"
     x_scale = alt.Scale(domain=domain, nice=False)
     y_axis = alt.Y("segment:N", title="part of the depth", sort=order)
     offset = alt.YOffset("name:N", sort=list(columns.values()))
     colour = alt.Color("name:N", title=None, scale=scales.colour, legend=alt.Legend(orient="top"))
     zero = alt.Chart(alt.InlineData(values=[{"zero": 0}])).mark_rule(strokeDash=[4, 3]).encode(x="zero:Q")
-    limits = alt.Chart(records(with_limits(long, "cut"))).mark_rule(strokeWidth=1.6)
+    limits = alt.Chart(records(with_limits(long, "cut"))).mark_rule(strokeWidth=1.6, clip=True)
     limits = limits.encode(
-        x=alt.X("cut_low:Q", title=title, scale=x_scale, axis=alt.Axis(format="%")),
+        x=alt.X("cut_low:Q", title=title, scale=x_scale, axis=alt.Axis(format="%", tickCount=7)),
         x2="cut_high:Q",
         y=y_axis,
         yOffset=offset,
         color=colour,
     )
-    points = alt.Chart(records(long)).mark_point(filled=True, size=60, opacity=1)
+    points = alt.Chart(records(long)).mark_point(filled=True, size=60, opacity=1, clip=True)
     points = points.encode(
-        x=alt.X("cut:Q", title=title, scale=x_scale, axis=alt.Axis(format="%")),
+        x=alt.X("cut:Q", title=title, scale=x_scale, axis=alt.Axis(format="%", tickCount=7)),
         y=y_axis,
         yOffset=offset,
         color=colour,
         shape=alt.Shape("name:N", title=None, scale=scales.shape),
         tooltip=tooltips("segment:N", "name:N", "cut:Q", "cut_low:Q", "cut_high:Q"),
     )
-    chart = alt.LayerChart(layer=[zero, limits, points]).properties(width=460, height=alt.Step(22))
+    chart = alt.LayerChart(layer=[zero, limits, points]).properties(width=560, height=alt.Step(22))
     caption = (
-        "1 − variance on the most uncertain tokens ÷ variance on the tokens compared with; right of 0 the filter makes"
-        f" prompts more alike. Bars are 95 % limits by jackknife over {count(int(long['n_prompts'].max()), 'prompt')}."
-        " Only the random control has as few tokens as the filter."
+        "1 − variance over prompts of a layer's entropy on the most uncertain tokens ÷ the same on the tokens compared"
+        " with, mean over the layers of a third of the depth; right of 0 the filter makes prompts more alike. Bars"
+        f" are 95 % limits by jackknife over {count(int(long['n_prompts'].max()), 'prompt')}. Only the random control"
+        " has as few tokens as the filter. Limits beyond the axis are cut."
     )
     return Figure(file_name("filter", model), _filter_title(model, rows), caption, specification(chart))
 
 
 def _filter_title(model: str, rows: pd.DataFrame) -> str:
+    of_all, of_random = _change(rows, "reduction"), _change(rows, "reduction_random")
+    told = f"{of_all} against all tokens, and {of_random} against as many random ones"
+    if of_all == of_random:
+        told = f"{of_all}, against all tokens and against as many random ones"
+    return f"On {model}, the token filter leaves the variance of entropy over prompts {told}"
+
+
+def _change(rows: pd.DataFrame, name: str) -> str:
+    """Say by how much the variance is lower or higher, and where, such as `20 % lower in the first part`."""
     told: dict[str, list[str]] = {}
-    for row in rows_of(rows):
-        value, low, high = row["reduction"], row["reduction_low"], row["reduction_high"]
-        clear = low > 0 or high < 0
-        word = (
-            f"{'cuts' if value > 0 else 'raises'} it by {percent(abs(value))}"
-            if clear
-            else "does not visibly change it"
-        )
-        told.setdefault(word, []).append(str(row["segment"]))
-    parts = [f"{word} in the {' and '.join(segments)} part" for word, segments in told.items()]
-    return f"Entropy varies over the prompts of {model}; the token filter {listed(parts, 6)}"
+    for row in rows_of(rows.dropna(subset=[name])):
+        value, low, high = row[name], row[f"{name}_low"], row[f"{name}_high"]
+        word = f"{percent(abs(value))} {'lower' if value > 0 else 'higher'}"
+        told.setdefault(word if low > 0 or high < 0 else "not visibly changed", []).append(str(row["segment"]))
+    parts = [f"{word} in the {joined(parts)} {'part' if len(parts) == 1 else 'parts'}" for word, parts in told.items()]
+    return joined(parts) if parts else "unknown"
 
 
 def figures(study: Study, model: str) -> list[Figure]:

@@ -9,7 +9,17 @@ from typing import Any
 import pandas as pd
 
 from speclayers.analysis.study import HEADLINE_METRIC, Study, of_model, rows_of, runners_up, stability
-from speclayers.analysis.wording import MISSING, confidence_level, estimate, interval, number, percent, signed
+from speclayers.analysis.wording import (
+    MISSING,
+    confidence_level,
+    estimate,
+    interval,
+    layers_in_words,
+    number,
+    percent,
+    set_name,
+    signed,
+)
 from speclayers.decoding.exactness import TIE
 from speclayers.names import layers_name
 
@@ -55,7 +65,7 @@ def _estimate(row: dict[str, Any], name: str, digits: int = 2) -> str:
 def tau(study: Study) -> PageTable:
     """Return τ of every layer set at every setting."""
     rows = [
-        [row["model"], row["layer_set"], row["selectors"], _whole(row["k"]), f"{row['temperature']:g}", row["nodes"]]
+        [row["model"], layers_in_words(row["layer_set"]), row["selectors"], f"{row['temperature']:g}", row["nodes"]]
         + [_estimate(row, "tau_question"), _estimate(row, "tau_pooled")]
         + [row[name] for name in ("questions", "seeds", "cycles", "cut_cycles")]
         for model in study.models
@@ -63,20 +73,20 @@ def tau(study: Study) -> PageTable:
     ]
     level = confidence_level(study.confidence)
     caption = (
-        f"Mean accepted tokens τ: tokens emitted per verification, the target's own included, with {level} limits"
-        " (bootstrap over questions). Cycles cut by the token budget are left out and counted in the last column."
+        "Mean accepted tokens per verification, τ: accepted draft tokens and the target's own one, with"
+        f" {level} limits by bootstrap over questions. Verifications that the token budget cut short are left out and"
+        " counted in the last column."
     )
     head = [
         "model",
-        "layer set",
+        "layers",
         "chosen by",
-        "#k",
         "#T",
         "#nodes",
         "#τ, mean over questions",
-        "#τ, pooled over cycles",
+        "#τ, pooled",
     ]
-    return _table(caption, [*head, "#questions", "#seeds", "#cycles", "#cut"], rows)
+    return _table(caption, [*head, "#questions", "#seeds", "#verifications", "#cut"], rows)
 
 
 def comparisons(study: Study, model: str) -> PageTable:
@@ -89,49 +99,42 @@ def comparisons(study: Study, model: str) -> PageTable:
         other = pooled.loc[tuple(row[key] for key in keys)].to_dict()
         cells.append(
             [
-                row["layer_set"],
+                layers_in_words(row["layer_set"]),
                 row["selectors"],
                 f"{row['temperature']:g}",
                 row["nodes"],
                 _difference(row),
                 percent(row["relative"], 1),
-                number(row["p"], 4),
                 number(row["p_holm"], 4),
-                _verdict(row),
+                row["verdict"],
                 number(row["detectable"], 3),
                 _difference(other),
-                _verdict(other),
             ]
         )
-    reference = rows["reference"].iloc[0] if len(rows) else MISSING
-    scopes = sorted(set(rows["scope"]))
+    reference = set_name(rows["reference"].iloc[0], study.reference) if len(rows) else MISSING
+    scopes = [f"{'the' if scope == 'layers' else ''} {scope}".strip() for scope in sorted(set(rows["scope"]))]
     caption = (
-        f"Differences to {study.reference} {reference}, paired by question; verdicts after Holm over the sets of one"
-        f" temperature and tree size, speaking of {' or '.join(scopes) or MISSING}. Smallest: the difference that"
-        " a single comparison would have found at 80 % power."
+        f"Differences of τ to {reference}, paired by question, with {confidence_level(study.confidence)} limits. The"
+        " p-value and the verdict are corrected (Holm) for the sets compared at one temperature and tree size, and"
+        f" speak of {' or '.join(scopes) or MISSING}. Smallest: the difference that one comparison would have found"
+        " in 80 % of such runs."
     )
     head = [
-        "layer set",
+        "layers",
         "chosen by",
         "#T",
         "#nodes",
         "#Δτ, mean over questions",
         "#relative",
-        "#p",
-        "#p, Holm",
+        "#p, corrected",
         "verdict",
     ]
-    return _table(caption, [*head, "#smallest", "#Δτ, pooled", "verdict, pooled"], cells)
+    return _table(caption, [*head, "#smallest", "#Δτ, pooled"], cells)
 
 
 def _difference(row: dict[str, Any]) -> str:
     limits = interval(row["difference_low"], row["difference_high"], 3)
     return f"{signed(row['difference'])} {limits}".rstrip()
-
-
-def _verdict(row: dict[str, Any]) -> str:
-    word = str(row["verdict"])
-    return f"distinguishable: {word}" if word in ("higher", "lower") else word
 
 
 def filter_effect(study: Study, model: str) -> PageTable:
@@ -143,12 +146,13 @@ def filter_effect(study: Study, model: str) -> PageTable:
         for row in rows_of(of_model(study.filter_effect, model))
     ]
     head = ["part", "#prompts", "#variance, all", "#filtered", "#random", "#cut against all", "#cut against random"]
-    caption = "Variance over prompts of a layer's entropy (nats²), mean over the layers of each part of the depth."
+    caption = "Variance over prompts of a layer's entropy (nats²), mean over the layers of each third of the depth."
     return _table(caption, head, cells)
 
 
 def _share(row: dict[str, Any], name: str) -> str:
-    limits = [percent(row[f"{name}_{end}"]) for end in ("low", "high")]
+    high = min(row[f"{name}_high"], 1.0)  # a variance is not below 0
+    limits = [percent(limit) for limit in (row[f"{name}_low"], high)]
     shown = "" if MISSING in limits else f" [{', '.join(limits)}]"
     return percent(row[name]) + shown
 
@@ -157,17 +161,18 @@ def selections(study: Study) -> PageTable:
     """Return what every selector chose, and why."""
     cells = []
     for row in rows_of(study.selected):
-        shares = [f"{layers_name([layer])} {percent(share)}" for layer, share in stability(row["stability"])]
-        others = [f"{layers_name(layers)} ({number(score, 3)})" for layers, score in runners_up(row["runner_up"])]
+        shares = [f"{layer}: {percent(share)}" for layer, share in stability(row["stability"])]
+        found = runners_up(row["runner_up"])
+        others = [f"{layers_in_words(layers_name(layers))} {number(score, 3)}" for layers, score in found]
         cells.append(
             [
                 row["model"],
                 row["label"],
                 _whole(row["k"]),
-                row["layer_set"],
+                layers_in_words(row["layer_set"]),
                 number(row["score"], 3),
                 ", ".join(shares),
-                ", ".join(others[:2]),
+                "; ".join(others[:2]),
                 "yes" if row["trained"] else "no",
                 row["reason"],
             ]
@@ -178,14 +183,14 @@ def selections(study: Study) -> PageTable:
         "#k",
         "layers",
         "#E(S), nats",
-        "picked in half-samples",
-        "runners-up",
+        "layers picked in half-samples",
+        "runners-up, E(S)",
         "trained",
         "reason",
     ]
     caption = (
-        "Chosen layers, 0 the embedding and N the last block before the final norm. E(S) is the entropy of the set;"
-        " stability is the share of half-samples of prompts that pick each layer."
+        "Chosen layers: 0 is the embedding's output, l that of block l. E(S) is the entropy of the states of the set"
+        " S together. Half-samples: the share of random halves of the prompts on which a selector picks each layer."
     )
     return _table(caption, head, cells)
 
@@ -199,14 +204,18 @@ def heads(study: Study) -> PageTable:
         for row in rows_of(study.heads)
     ]
     head = ["model", "head", "#draft vocabulary", "#coverage", "#steps", "#loss by TTT step", "#accuracy by TTT step"]
-    caption = "Trained heads: loss in nats and accuracy on training responses, mean over the last tenth of the steps."
-    return _table(caption, [*head, "#simulated tokens a cycle"], cells)
+    caption = (
+        "Trained heads: loss in nats and accuracy on training responses by step of training-time test (TTT), mean over"
+        " the last tenth of the steps. Coverage: the share of training tokens that the draft vocabulary holds."
+    )
+    return _table(caption, [*head, "#simulated tokens"], cells)
 
 
 def speed(study: Study) -> PageTable:
     """Return speed-up and where the time goes."""
     cells = [
-        [row["model"], row["layer_set"], f"{row['temperature']:g}", row["nodes"], _estimate(row, "speed_up")]
+        [row["model"], layers_in_words(row["layer_set"]), f"{row['temperature']:g}", row["nodes"]]
+        + [_estimate(row, "speed_up")]
         + [number(row["tokens_per_s"], 1), number(row["baseline_tokens_per_s"], 1)]
         + [percent(row[f"{part}_share"]) for part in ("draft", "verify", "other")]
         + [number(row["verify_forwards"], 1), row["questions"]]
@@ -214,7 +223,7 @@ def speed(study: Study) -> PageTable:
     ]
     head = [
         "model",
-        "layer set",
+        "layers",
         "#T",
         "#nodes",
         "#speed-up",
@@ -225,10 +234,11 @@ def speed(study: Study) -> PageTable:
     ]
     caption = (
         "Speed-up: plain decoding's time per token over the drafter's, both interleaved on the same questions, the"
-        f" prompt's forward pass left out; {confidence_level(study.confidence)} limits by bootstrap over questions. One"
-        " verification is told in plain forward passes. It holds for the machine it was measured on."
+        " prompt's forward pass and the token that it gives left out;"
+        f" {confidence_level(study.confidence)} limits by bootstrap over questions. The last but one column: how many"
+        " plain forward passes one verification takes. All of it holds for the machine that timed it."
     )
-    return _table(caption, [*head, "#other", "#a verification, in forwards", "#questions"], cells)
+    return _table(caption, [*head, "#other", "#passes", "#questions"], cells)
 
 
 def costs(study: Study) -> PageTable:

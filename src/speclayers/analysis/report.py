@@ -20,7 +20,7 @@ from speclayers.analysis.answer import answer, headline_comparisons
 from speclayers.analysis.figures import Figure
 from speclayers.analysis.page_tables import PageTable
 from speclayers.analysis.study import Study, of_model
-from speclayers.analysis.wording import count
+from speclayers.analysis.wording import TERMS, count
 from speclayers.files import atomic_path, write_text
 
 PNG_SCALE = 2
@@ -30,8 +30,8 @@ PNG_SCALE = 2
 class Block:
     """A piece of a section."""
 
-    kind: Literal["heading", "text", "figure", "table"]
-    content: str | Figure | PageTable
+    kind: Literal["heading", "text", "terms", "figure", "table"]
+    content: str | Figure | PageTable | list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ def sections(study: Study) -> list[Section]:
         ("training", "Training of the heads", _training),
         ("time", "Time", _time),
         ("exactness", "Exactness", _exactness),
+        ("words", "Words used here", _words),
         ("provenance", "Provenance", _provenance),
     )
     return [Section(name, title, list(build(study))) for name, title, build in builders]
@@ -121,6 +122,19 @@ def _embedded(charts: dict[str, object]) -> Markup:
     """Return JSON that cannot end its script element, whatever the names in it."""
     text = json.dumps(charts, ensure_ascii=False, allow_nan=False)
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+
+
+def exactness_sentence(study: Study) -> str:
+    """Say how many greedy turns equal plain decoding's."""
+    greedy = study.runs[study.runs["exactness"] != "not applicable"]
+    if greedy.empty:
+        return "All runs sampled their tokens (T > 0), so there is nothing to compare id by id."
+    turns, runs = count(int(greedy["turns"].sum()), "turn"), count(len(greedy), "run")
+    parts = [f"{int(greedy['identical'].sum()):,} of {turns} in {runs} at T = 0 equal plain greedy decoding, id by id"]
+    for name, what in (("ties", "differ at a tie of the two best tokens"), ("different", "differ elsewhere")):
+        if greedy[name].sum():
+            parts.append(f"{int(greedy[name].sum()):,} {what}")
+    return "; ".join(parts) + "."
 
 
 def _warnings(study: Study) -> list[str]:
@@ -209,9 +223,14 @@ def _exactness(study: Study) -> Iterator[Block]:
     if study.runs.empty:
         yield _text("Nothing was decoded, so nothing can be compared with plain decoding.")
         return
+    yield _text(exactness_sentence(study))
     yield Block("table", page_tables.exactness(study))
     if len(study.disagreements):
         yield Block("table", page_tables.disagreements(study))
+
+
+def _words(_: Study) -> Iterator[Block]:
+    yield Block("terms", list(TERMS))
 
 
 def _provenance(study: Study) -> Iterator[Block]:

@@ -19,7 +19,7 @@ from speclayers.analysis.figures import (
     tooltips,
 )
 from speclayers.analysis.study import Study, of_model, rows_of
-from speclayers.analysis.wording import count, number, percent, setting
+from speclayers.analysis.wording import confidence_level, count, layers_in_words, number, percent, setting
 
 _PARTS = {"draft_share": "drafting", "verify_share": "verifying", "other_share": "other"}
 
@@ -29,28 +29,31 @@ def training(study: Study, model: str) -> Figure | None:
     rows = of_model(study.training, model)
     if rows.empty:
         return None
-    rows = rows.assign(name=[parse_drafter(drafter).layer_set for drafter in rows["drafter"]])
+    rows = rows.assign(name=[layers_in_words(parse_drafter(drafter).layer_set) for drafter in rows["drafter"]])
     names = _line_names(study, model, rows)
     kept = rows[rows["name"].isin(names)]
     ttt_steps = sorted(kept["ttt_step"].unique())
-    width = max(90, int(660 / len(ttt_steps)) - 40)
+    width = max(90, int(780 / len(ttt_steps)) - 40)
     panels = [
         alt.hconcat(*(_curve(kept, metric, label, int(j), names, width) for j in ttt_steps), spacing=12)
         for metric, label in (("loss", "loss (nats)"), ("accuracy", "accuracy"))
     ]
     heads = of_model(study.heads, model).dropna(subset=["simulated_length"])
     heads = heads[[len(losses) > 0 for losses in heads["final_loss"]]]
-    best = heads.sort_values("simulated_length").iloc[-1] if len(heads) else None
     title = f"Training of the heads of {model}"
-    if best is not None:
+    if len(heads):
+        ends = heads["simulated_length"]
+        best = layers_in_words(parse_drafter(str(heads["drafter"].iloc[int(ends.argmax())])).layer_set)
         title = (
-            f"On {model}, {parse_drafter(best['drafter']).layer_set} trains best: {number(best['simulated_length'])}"
-            " tokens a cycle simulated on its training responses"
+            f"On {model}, heads end training at {number(ends.min())} to {number(ends.max())} simulated tokens per"
+            f" verification, most with {best}"
         )
     shown = "all heads" if len(names) == rows["name"].nunique() else f"{len(names)} of {rows['name'].nunique()} sets"
     caption = (
-        f"Soft cross-entropy (nats) and top-1 accuracy on training responses by optimiser step, mean over 60 bins;"
-        f" columns are steps of training-time test. Shown: {shown}, {count(kept['drafter'].nunique(), 'head')}."
+        "Soft cross-entropy (nats) and top-1 accuracy on training responses by optimiser step, mean over 60 bins."
+        " Columns are the steps of training-time test (TTT): at step j a head reads its own output of j steps."
+        f" Simulated is what a single chain of drafts would get accepted on training responses, so it is no test."
+        f" Shown: {shown}, {count(kept['drafter'].nunique(), 'head')}."
     )
     return Figure(file_name("training", model), title, caption, specification(alt.vconcat(*panels, spacing=12)))
 
@@ -59,7 +62,7 @@ def _line_names(study: Study, model: str, rows: pd.DataFrame) -> list[str]:
     tau = of_model(study.tau, model)
     trained = list(dict.fromkeys(rows["name"]))
     first = [] if tau.empty else list(shown_sets(study, model, first_setting(tau))["layer_set"])
-    ranked = [name for name in first if name in trained]
+    ranked = [name for name in map(layers_in_words, first) if name in trained]
     return [*ranked, *(name for name in trained if name not in ranked)][:MOST_SERIES]
 
 
@@ -73,7 +76,12 @@ def _curve(rows: pd.DataFrame, metric: str, label: str, ttt_step: int, names: li
         .mark_line(strokeWidth=1.5)
         .encode(
             x=alt.X("step:Q", title="step", axis=alt.Axis(tickCount=4)),
-            y=alt.Y(f"{metric}:Q", title=label if ttt_step == 0 else None, scale=alt.Scale(domain=domain, nice=False)),
+            y=alt.Y(
+                f"{metric}:Q",
+                title=label if ttt_step == 0 else None,
+                axis=alt.Axis(minExtent=30),  # panels below each other start at one place
+                scale=alt.Scale(domain=domain, nice=False),
+            ),
             color=alt.Color("name:N", title=None, scale=scales.colour, legend=alt.Legend(orient="top", columns=4)),
             strokeDash=alt.StrokeDash("name:N", title=None, scale=scales.dash),
             detail="drafter:N",
@@ -85,53 +93,57 @@ def _curve(rows: pd.DataFrame, metric: str, label: str, ttt_step: int, names: li
 
 
 def time_split(study: Study, model: str) -> Figure | None:
-    """Draw the time per token with each drafter, split into its parts, beside plain decoding's."""
-    rows = of_model(study.speed, model).dropna(subset=["tokens_per_s", "baseline_tokens_per_s"])
+    """Draw the time per token with each drafter, split into its parts, in plain decoding's time per token."""
+    rows = of_model(study.speed, model).dropna(subset=["speed_up", "tokens_per_s"])
     if rows.empty:
         return None
     where = first_setting(rows)
-    rows = rows[(rows["temperature"] == where[0]) & (rows["nodes"] == where[1])]
+    rows = rows[(rows["temperature"] == where[0]) & (rows["nodes"] == where[1])].sort_values("speed_up")
+    rows = rows.assign(name=rows["layer_set"].map(layers_in_words), slowness=1 / rows["speed_up"])
+    rows = rows.assign(slowness_low=1 / rows["speed_up_high"], slowness_high=1 / rows["speed_up_low"])
+    chart = _bars(rows).properties(width=520, height=alt.Step(26))
+    fastest = rows.iloc[-1]
+    caption = (
+        f"Time per token at {setting(*where)} over that of plain decoding, interleaved on the same"
+        f" {count(int(rows['questions'].max()), 'question')}; the prompt's forward pass and the token that it gives are"
+        f" left out. Lines are {confidence_level(study.confidence)} limits, bootstrap over questions. The title"
+        f" speaks of the fastest set: drafting takes {percent(fastest['draft_share'])}, verifying"
+        f" {percent(fastest['verify_share'])} of its time."
+    )
+    return Figure(file_name("time", model), f"On {model}, {speed_sentence(fastest)}", caption, specification(chart))
+
+
+def _bars(rows: pd.DataFrame) -> alt.LayerChart:
+    plain = "plain decoding"
     bars = [
-        {"name": row["layer_set"], "part": part, "ms": 1000 * row[share] / row["tokens_per_s"], "order": place}
+        {"name": row["name"], "part": part, "time": row[share] * row["slowness"], "order": place}
         for row in rows_of(rows)
         for place, (share, part) in enumerate(_PARTS.items())
     ]
-    plain = float((1000 / rows["baseline_tokens_per_s"]).mean())
-    bars.append({"name": "plain decoding", "part": "plain decoding", "ms": plain, "order": 3})
-    parts = [*_PARTS.values(), "plain decoding"]
-    names = ["plain decoding", *rows.sort_values("tokens_per_s", ascending=False)["layer_set"]]
-    chart = _bars(pd.DataFrame(bars), parts, names).properties(width=430, height=alt.Step(24))
-    reference = rows.sort_values("tokens_per_s", ascending=False).iloc[0]
-    sentence = speed_sentence(reference)
-    caption = (
-        f"Milliseconds per emitted token at {setting(*where)}, the prompt's forward pass left out; drafter and plain"
-        f" decoding interleaved on {count(int(rows['questions'].max()), 'question')}. Drafting takes"
-        f" {percent(reference['draft_share'])}, verifying {percent(reference['verify_share'])} of the time with"
-        f" {reference['layer_set']}."
+    bars.append({"name": plain, "part": plain, "time": 1.0, "order": len(_PARTS)})
+    names = [plain, *rows.sort_values("slowness")["name"]]
+    colours = alt.Scale(domain=[*_PARTS.values(), plain], range=["#56B4E9", "#0072B2", "#CC79A7", "#7F7F7F"])
+    colour = alt.Color("part:N", title=None, scale=colours, legend=alt.Legend(orient="top"))
+    ends = pd.concat([rows["slowness"], rows["slowness_high"], pd.Series([1.0])])
+    scale = alt.Scale(domain=[0, float(ends.max()) * 1.3], nice=False)
+    title = "time per token (plain decoding = 1)"
+    y_axis = alt.Y("name:N", title=None, sort=names)
+    parts = alt.Chart(records(pd.DataFrame(bars))).mark_bar(stroke="white", strokeWidth=0.5)
+    parts = parts.encode(
+        x=alt.X("time:Q", title=title, stack="zero", scale=scale, axis=alt.Axis(tickCount=6)),
+        y=y_axis,
+        order="order:Q",
+        color=colour,
+        tooltip=tooltips("name:N", "part:N", "time:Q"),
     )
-    return Figure(file_name("time", model), f"On {model}, {sentence}", caption, specification(chart))
-
-
-def _bars(rows: pd.DataFrame, parts: list[str], names: list[str]) -> alt.LayerChart:
-    colour = alt.Color(
-        "part:N",
-        title=None,
-        scale=alt.Scale(domain=parts, range=["#56B4E9", "#0072B2", "#CC79A7", "#7F7F7F"]),
-        legend=alt.Legend(orient="top"),
-    )
-    totals = rows.groupby("name", sort=False, as_index=False)["ms"].sum()
-    totals = totals.assign(text=[f"{number(ms, 0)} ms" for ms in totals["ms"]])
-    scale = alt.Scale(domain=[0, float(totals["ms"].max()) * 1.15], nice=False)
-    x_axis = alt.X("ms:Q", title="time per token (ms)", stack="zero", scale=scale)
-    base = alt.Chart(records(rows)).encode(y=alt.Y("name:N", title=None, sort=names), order="order:Q")
-    bars = base.mark_bar(stroke="white", strokeWidth=0.5).encode(
-        x=x_axis, color=colour, tooltip=tooltips("name:N", "part:N", "ms:Q")
-    )
-    labels = alt.Chart(records(totals)).mark_text(align="left", dx=4, fontSize=11)
-    labels = labels.encode(
-        x=alt.X("ms:Q", title="time per token (ms)", scale=scale), y=alt.Y("name:N", sort=names), text="text:N"
-    )
-    return alt.LayerChart(layer=[bars, labels])
+    known = rows.dropna(subset=["slowness_low", "slowness_high"])
+    limits = alt.Chart(records(known)).mark_rule(strokeWidth=1.6)
+    limits = limits.encode(x=alt.X("slowness_low:Q", title=title, scale=scale), x2="slowness_high:Q", y=y_axis)
+    texts = [f"{number(row['slowness'])} ({number(1000 / row['tokens_per_s'], 1)} ms a token)" for row in rows_of(rows)]
+    labelled = rows.assign(text=texts, end=rows["slowness_high"].fillna(rows["slowness"]))
+    labels = alt.Chart(records(labelled)).mark_text(align="left", dx=6, fontSize=11)
+    labels = labels.encode(x=alt.X("end:Q", title=title, scale=scale), y=y_axis, text="text:N")
+    return alt.LayerChart(layer=[parts, limits, labels])
 
 
 def costs(study: Study) -> Figure | None:

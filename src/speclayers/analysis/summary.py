@@ -234,15 +234,16 @@ def exactness(path: Path, turns: pd.DataFrame, baseline: pd.DataFrame, temperatu
     """
     if temperature > 0:
         return Exactness(None, None, None, "not applicable")
-    plain = {(row.question_id, row.turn): row for row in baseline.itertuples()}
+    plain = {(row["question_id"], row["turn"]): row for row in baseline.to_dict("records")}
     identical = ties = different = 0
-    for row in turns.itertuples():
-        expected = plain[row.question_id, row.turn]
-        agreement = compare(row.output_ids, expected.output_ids, expected.top2_margin)
-        if agreement.identical != bool(row.identical_to_greedy):
+    for row in turns.to_dict("records"):
+        question, turn = row["question_id"], row["turn"]
+        expected = plain[question, turn]
+        agreement = compare(row["output_ids"], expected["output_ids"], expected["top2_margin"])
+        if agreement.identical != bool(row["identical_to_greedy"]):
             raise UserError(
-                f"{path}: question {row.question_id} turn {row.turn}: identical_to_greedy is"
-                f" {row.identical_to_greedy}, but the ids say otherwise; delete it and run again"
+                f"{path}: question {question} turn {turn}: identical_to_greedy is"
+                f" {row['identical_to_greedy']}, but the ids say otherwise; delete it and run again"
             )
         identical += agreement.identical
         ties += agreement.tie

@@ -6,7 +6,36 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from speclayers.errors import UserError
+from speclayers.names import layers_of
+
 MISSING = "–"
+
+TERMS = (
+    (
+        "target and drafter",
+        "The target is the language model that answers; the drafter proposes tokens for it to check.",
+    ),
+    ("verification", "One forward pass of the target over a tree of proposed tokens; also called a cycle."),
+    (
+        "τ, mean accepted tokens per verification",
+        "Proposed tokens that the target accepts in one verification, and the one token that it adds itself."
+        " Without any drafter τ would be 1.",
+    ),
+    ("layer l", "The output of the target's block l; layer 0 is the embedding. {2, 15, 27} is a set of three layers."),
+    ("head", "A trained EAGLE-3 drafter: a small network that reads the states of one set of layers."),
+    ("k", "How many layers a set has, or was asked to have."),
+    ("T", "Sampling temperature; at T = 0 the target always takes its likeliest token."),
+    ("nodes", "Size of the tree that is verified, the token that it starts from counted."),
+    ("selector", "A rule that chooses layers before any head is trained; pinned sets are written in the config."),
+    (
+        "matrix entropy, E(S)",
+        "How many directions the states of a layer, or of a set S of layers, spread over, in nats.",
+    ),
+    ("CKA", "Similarity of two layers' states: 1 is the same up to rotation and scale, 0 unrelated."),
+    ("seed", "Heads of several training seeds differ by chance alone; from three on, verdicts speak of layers."),
+)
+"""Words of the page for those who read of speculative decoding for the first time."""
 
 
 def number(value: Any, digits: int = 2) -> str:
@@ -59,9 +88,18 @@ def setting(temperature: float, nodes: float) -> str:
     return f"T = {temperature:g}, {int(nodes)} nodes"
 
 
+def layers_in_words(layer_set: str) -> str:
+    """Return a layer set as prose writes it, such as `{2, 15, 27}` for l02-l15-l27; a method's name as it is."""
+    try:
+        return f"{{{', '.join(str(layer) for layer in sorted(layers_of(layer_set)))}}}"
+    except UserError:
+        return layer_set
+
+
 def set_name(layer_set: str, selectors: str) -> str:
-    """Return a layer set with who chose it, such as `l02-l15-l27 (eagle3)`."""
-    return f"{layer_set} ({selectors})" if selectors else layer_set
+    """Return a layer set with who chose it, such as `{2, 15, 27} (eagle3)`."""
+    words = layers_in_words(layer_set)
+    return f"{words} ({selectors})" if selectors else words
 
 
 def listed(words: Sequence[str], most: int = 4) -> str:
@@ -69,6 +107,11 @@ def listed(words: Sequence[str], most: int = 4) -> str:
     if len(words) <= most:
         return ", ".join(words)
     return f"{', '.join(words[:most])} and {len(words) - most} more"
+
+
+def joined(words: Sequence[str]) -> str:
+    """Join words as a sentence does, such as `first, middle and last`."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def confidence_level(confidence: float) -> str:
