@@ -9,6 +9,7 @@ from typing import Any
 from jinja2.exceptions import TemplateError
 
 from speclayers.errors import UserError
+from speclayers.targets.manifest import PLAIN_FORMAT
 
 Answer = str | Sequence[int]
 """The assistant's words, or the token ids that it generated."""
@@ -42,8 +43,9 @@ def render_text(
         raise ValueError(f"{len(turns)} turns need {len(turns) - 1} answers before the next; found {len(answers)}")
     said = [answer if isinstance(answer, str) else decode(tokenizer, answer) for answer in answers]
     if tokenizer.chat_template is None:
-        closed = [f"User: {turn}\nAssistant: {answer.strip()}\n" for turn, answer in zip(turns, said, strict=False)]
-        return "".join(closed) + f"User: {turns[-1]}\nAssistant:"
+        asked = [PLAIN_FORMAT.format(turn=turn) for turn in turns]
+        closed = [f"{ask} {answer.strip()}\n" for ask, answer in zip(asked, said, strict=False)]
+        return "".join((*closed, asked[-1]))
     messages = [{"role": "user", "content": turns[0]}]
     for answer, turn in zip(said, turns[1:], strict=True):
         messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": turn}]

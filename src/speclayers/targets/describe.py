@@ -14,10 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 
 from speclayers.errors import UserError
 from speclayers.targets.anatomy import find_anatomy
-from speclayers.targets.manifest import MANIFEST, Manifest, file_hash
-
-PLAIN_FORMAT = "User: {turn}\nAssistant:"
-"""What stands in for a missing chat template."""
+from speclayers.targets.manifest import MANIFEST, PLAIN_FORMAT, Manifest, file_hash
 
 PICKLE_SUFFIXES = {".bin", ".pt", ".pth", ".ckpt"}
 

@@ -15,6 +15,9 @@ from speclayers.files import read_json, write_json
 
 MANIFEST = "manifest.json"
 
+PLAIN_FORMAT = "User: {turn}\nAssistant:"
+"""How a turn is asked of a model without chat template; part of such a model's template hash."""
+
 
 class Manifest(Section):
     """Identity and sizes of a model folder.
