@@ -28,7 +28,7 @@ rule all:
 
 rule layers:
     input:
-        expand(layout.selections("{model}"), model=study.study.models),
+        expand(layout.recommendation("{model}"), model=study.study.models),
 
 
 rule acceptance:

@@ -75,6 +75,7 @@ STAGES = {
     "dump_activations": Stage(("corpus/activations.py",), ("build_corpus.calibration",)),
     "measure_geometry": Stage(("geometry/",), ("dump_activations",)),
     "select_layers": Stage(("geometry/", *_SELECTION), ("measure_geometry",)),
+    "recommend_layers": Stage(("export/layer_ids.py", "export/recommendation.py")),
     "extract_features": Stage(("drafting/features.py", "drafting/feature_store.py"), ("build_corpus.training",)),
     "train_draft": Stage(_TRAINING, ("extract_features",)),
     "choose_questions": Stage(("corpus/questions.py", "corpus/prompts.py", "corpus/bundled/questions.jsonl")),

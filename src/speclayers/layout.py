@@ -83,6 +83,10 @@ class Layout:
         """Names of the heads to train: what the workflow reads after the checkpoint."""
         return f"{self.model(model)}/selection/heads.json"
 
+    def recommendation(self, model: str) -> str:
+        """What the selections recommend, with the layer ids of each serving engine, as JSON."""
+        return f"{self.model(model)}/selection/recommendation.json"
+
     def features(self, model: str, layers: str) -> str:
         """What one pass of the target stored of some layers; one file a layer lies beside it."""
         return f"{self.model(model)}/features/{layers}.json"
