@@ -43,11 +43,7 @@ ACTIVATIONS = Table(
 PLACES = {
     LAYOUT.corpus("{model}", "{split}"): tables.CORPUS,
     f"{Path(LAYOUT.activations('{model}')).parent}/part-*.parquet": ACTIVATIONS,
-    LAYOUT.geometry("{model}", "entropy"): tables.ENTROPY,
-    LAYOUT.geometry("{model}", "cka"): tables.CKA,
-    LAYOUT.geometry("{model}", "gram"): tables.GRAM,
-    LAYOUT.geometry("{model}", "turning"): tables.TURNING,
-    LAYOUT.geometry("{model}", "filter_effect"): tables.FILTER_EFFECT,
+    **{LAYOUT.geometry("{model}", name): table for name, table in tables.GEOMETRY.items()},
     LAYOUT.selections("{model}"): tables.SELECTIONS,
     f"{Path(LAYOUT.features('{model}', 'any')).parent}/{INDEX_FILE}": INDEX,
     LAYOUT.head("{model}", "{head}", "training.parquet"): tables.TRAINING,

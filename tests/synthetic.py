@@ -204,6 +204,32 @@ def _write_geometry(where: Layout, made_up: MadeUpModel, rng: np.random.Generato
         )
     ]
     _write(where, made_up.name, "filter_effect", tables.FILTER_EFFECT, effect)
+    _write_sweep(where, made_up)
+    waves = _wave(n, "filtered", False)
+    steps = [
+        (layer, blocks, 30 * blocks, waves[layer] * (1 - 0.4 / blocks), None if layer == n else 0.9 - 0.1 / blocks)
+        for blocks in (2, 4, 8)
+        for layer in range(n + 1)
+    ]
+    _write(where, made_up.name, "convergence", tables.CONVERGENCE, steps)
+
+
+def _write_sweep(where: Layout, made_up: MadeUpModel) -> None:
+    n = made_up.n_layers
+    points = [(scope, share) for scope in ("per_prompt", "pooled") for share in (0.1, 0.3, 1.0)] + [("absolute", 0.42)]
+    both = [(*point, subset) for point in points for subset in ("filtered", "random")]
+    sweep = [
+        (*point, segment, 40, int(1280 * point[1]), 2.0 + point[1], value, value - 0.004, value + 0.004)
+        for point in both
+        for segment, value in (("first", 0.05 - 0.02 * point[1]), ("middle", 0.03), ("last", 0.04))
+    ]
+    _write(where, made_up.name, "filter_sweep", tables.FILTER_SWEEP, sweep)
+    sets = [
+        (*point, 900, len(layers), list(layers))
+        for point in both
+        for layers in ((n,), (2, n - 2 if point[1] < 0.2 else n - 1, n))
+    ]
+    _write(where, made_up.name, "filter_sets", tables.FILTER_SETS, sets)
 
 
 def _write_pairs(where: Layout, made_up: MadeUpModel) -> None:

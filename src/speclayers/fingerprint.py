@@ -58,6 +58,9 @@ _SELECTION = tuple(
     f"selection/{name}.py" for name in ("evidence", "layer_geometry", "search", "select", "selector", "stability")
 )
 """The selectors themselves are added by the workflow: only those that a study names."""
+_SWEEP = tuple(
+    f"selection/{name}.py" for name in ("filter_sweep", "layer_geometry", "search", "selector", "selectors/elsi")
+)
 _HEAD = ("drafting/head.py",)
 _TRAINING = (
     *_HEAD,
@@ -74,6 +77,7 @@ STAGES = {
     "build_corpus": Stage(_ANSWERING, ("target",)),
     "dump_activations": Stage(("corpus/activations.py",), ("build_corpus.calibration",)),
     "measure_geometry": Stage(("geometry/",), ("dump_activations",)),
+    "sweep_filter": Stage(("geometry/", *_SWEEP), ("dump_activations",)),
     "select_layers": Stage(("geometry/", *_SELECTION), ("measure_geometry",)),
     "recommend_layers": Stage(("export/layer_ids.py", "export/recommendation.py")),
     "extract_features": Stage(("drafting/features.py", "drafting/feature_store.py"), ("build_corpus.training",)),

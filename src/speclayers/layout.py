@@ -9,7 +9,10 @@ from dataclasses import dataclass
 
 RESULTS = "results"
 
-GEOMETRY_TABLES = ("entropy", "cka", "gram", "turning", "filter_effect")
+GEOMETRY_TABLES = (
+    *("entropy", "cka", "gram", "turning", "filter_effect", "convergence"),
+    *("filter_sweep", "filter_sets"),
+)
 SPLITS = ("calibration", "training")
 SUMMARY_TABLES = (
     *(f"geometry_{name}" for name in GEOMETRY_TABLES),

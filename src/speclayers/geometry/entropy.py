@@ -12,6 +12,7 @@ from speclayers.errors import UserError
 Preprocessing = Literal["centre", "none", "row_norm", "centre_row_norm"]
 
 _ROUNDING = 1e-24  # a centred trace below this share of the rows' own squares is rounding, not spread
+_GRAM_ROUNDING = 1e-13  # the same where the Gram matrix itself was centred, which loses more digits
 _SMALLEST = 1e-14  # share of the trace below which an eigenvalue is taken for this much
 
 
@@ -48,6 +49,28 @@ def eigenvalues(rows: np.ndarray, route: Literal["smaller", "gram", "covariance"
     turned = np.swapaxes(rows, -1, -2)
     product = rows @ turned if gram else turned @ rows
     return np.clip(np.linalg.eigvalsh(product), 0, None)
+
+
+def gram_spectra(gram: np.ndarray, how: Preprocessing) -> np.ndarray:
+    """Return the eigenvalues of Gram matrices after preprocessing, from those of rows as they are.
+
+    Args:
+        gram: XXᵀ of unprocessed rows, (..., n, n); where `how` centres, rows may have been shifted.
+        how: Preprocessing.
+
+    Returns:
+        (..., n), none negative, all zero where the rows do not differ.
+    """
+    size = np.trace(gram, axis1=-2, axis2=-1)
+    if how in ("centre", "centre_row_norm"):
+        rows = gram.mean(axis=-1, keepdims=True)
+        gram = gram - rows - np.swapaxes(rows, -1, -2) + rows.mean(axis=-2, keepdims=True)
+    flat = np.trace(gram, axis1=-2, axis2=-1) <= _GRAM_ROUNDING * size
+    if how in ("row_norm", "centre_row_norm"):
+        norms = np.sqrt(np.clip(np.diagonal(gram, axis1=-2, axis2=-1), 0, None))
+        norms = np.where(norms > 0, norms, 1)
+        gram = gram / (norms[..., :, None] * norms[..., None, :])
+    return np.where(flat[..., None], 0, np.clip(np.linalg.eigvalsh(gram), 0, None))
 
 
 def entropy_of(weights: np.ndarray, alpha: float = 1.0) -> np.ndarray:

@@ -12,6 +12,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from speclayers.config import GeometryConfig
+from speclayers.geometry.convergence import convergence
 from speclayers.geometry.dump import Dump, read_layer, read_tokens
 from speclayers.geometry.entropy import entropy_of
 from speclayers.geometry.filter_effect import EffectRows, effect_rows, filter_effect
@@ -33,10 +34,11 @@ class Geometry(NamedTuple):
     gram: pd.DataFrame
     turning: pd.DataFrame
     filter_effect: pd.DataFrame
+    convergence: pd.DataFrame
 
 
 def measure(dump: Dump, config: GeometryConfig, scratch: Path) -> Geometry:
-    """Measure entropy, CKA, Gram products, turning points and the filter's effect.
+    """Measure entropy, CKA, Gram products, turning points, the filter's effect and how all this settles.
 
     Args:
         dump: The activation dump.
@@ -69,6 +71,7 @@ def measure(dump: Dump, config: GeometryConfig, scratch: Path) -> Geometry:
         gram=pd.concat([_gram_frame(subset, found[subset], sums[subset]) for subset in SUBSETS]),
         turning=_turning_frame(found["filtered"], config),
         filter_effect=filter_effect(*np.stack(by_layer[1:], axis=-1)),
+        convergence=convergence(sums["filtered"]),
     )
 
 
