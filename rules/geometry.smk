@@ -8,6 +8,7 @@ rule measure_geometry:
         turning=layout.geometry("{model}", "turning"),
         filter_effect=layout.geometry("{model}", "filter_effect"),
         convergence=layout.geometry("{model}", "convergence"),
+        lens=layout.geometry("{model}", "lens"),
     log:
         layout.log("measure_geometry", "{model}"),
     benchmark:
@@ -25,7 +26,7 @@ rule measure_geometry:
         " --fingerprint {params.identity} --threads {threads} --activations {input.activations}"
         " --entropy {output.entropy} --cka {output.cka} --gram {output.gram}"
         " --turning {output.turning} --filter-effect {output.filter_effect}"
-        " --convergence {output.convergence} > {log} 2>&1"
+        " --convergence {output.convergence} --lens {output.lens} > {log} 2>&1"
 
 
 rule sweep_filter:

@@ -187,7 +187,7 @@ def _write_geometry(where: Layout, made_up: MadeUpModel, rng: np.random.Generato
                         pooled = sample is None
                         entropy.append(
                             (layer, subset, sinks_kept, alpha, "centre", sample, 900 if pooled else 40, value)
-                            + ((value - 0.05, value + 0.05) if pooled else (None, None))
+                            + ((value - 0.05, value + 0.05, 80.0) if pooled else (None, None, None))
                         )
     _write(where, made_up.name, "entropy", tables.ENTROPY, entropy)
     _write_pairs(where, made_up)
@@ -205,6 +205,8 @@ def _write_geometry(where: Layout, made_up: MadeUpModel, rng: np.random.Generato
     ]
     _write(where, made_up.name, "filter_effect", tables.FILTER_EFFECT, effect)
     _write_sweep(where, made_up)
+    lens = [(layer, 256, 9.0 - 0.6 * layer, 8.8 - 0.6 * layer, 9.2 - 0.6 * layer) for layer in range(n + 1)]
+    _write(where, made_up.name, "lens", tables.LENS, lens)
     waves = _wave(n, "filtered", False)
     steps = [
         (layer, blocks, 30 * blocks, waves[layer] * (1 - 0.4 / blocks), None if layer == n else 0.9 - 0.1 / blocks)

@@ -214,6 +214,9 @@ class GeometryConfig(Section):
     turning_score: Literal["cka", "row_difference", "novelty"] = Field(
         "cka", description="What marks a turning point between neighbouring layers."
     )
+    lens_tokens: int = Field(
+        256, ge=0, le=4096, description="Response tokens at which the prediction is read off every layer (logit lens)."
+    )
     max_tokens: int = Field(16384, ge=8, description="Response tokens used at most, whole prompts from the first on.")
     seed: Seed = Field(0, description="Seed of the random control and of sub-sampled rows.")
 

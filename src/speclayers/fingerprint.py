@@ -75,7 +75,7 @@ STAGES = {
     "build_teacher": Stage(_ANSWERING),
     "make_tiny_model": Stage(("targets/tiny.py",), ("build_teacher",)),
     "build_corpus": Stage(_ANSWERING, ("target",)),
-    "dump_activations": Stage(("corpus/activations.py",), ("build_corpus.calibration",)),
+    "dump_activations": Stage(("corpus/activations.py", "geometry/dump.py"), ("build_corpus.calibration",)),
     "measure_geometry": Stage(("geometry/",), ("dump_activations",)),
     "sweep_filter": Stage(("geometry/", *_SWEEP), ("dump_activations",)),
     "select_layers": Stage(("geometry/", *_SELECTION), ("measure_geometry",)),

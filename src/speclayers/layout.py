@@ -10,7 +10,7 @@ from dataclasses import dataclass
 RESULTS = "results"
 
 GEOMETRY_TABLES = (
-    *("entropy", "cka", "gram", "turning", "filter_effect", "convergence"),
+    *("entropy", "cka", "gram", "turning", "filter_effect", "convergence", "lens"),
     *("filter_sweep", "filter_sets"),
 )
 SPLITS = ("calibration", "training")

@@ -112,6 +112,7 @@ ENTROPY = Table(
             "nats",
             "Upper 95 % limit by the block jackknife; null for one prompt, and where sinks are kept.",
         ),
+        Column("effective_rank", _f64, "", "Exp of the entropy of the singular values, whatever alpha; pooled only."),
     ),
 )
 
@@ -181,6 +182,17 @@ CONVERGENCE = Table(
     ),
 )
 
+LENS = Table(
+    "geometry/lens",
+    (
+        Column("layer", _i32, "", "Layer that the prediction is read off, by the target's final norm and LM head."),
+        Column("n_tokens", _i64, "tokens", "Response tokens sampled, sinks left out."),
+        Column("lens_entropy", _f64, "nats", "Entropy over the vocabulary, mean over tokens; null when none."),
+        Column("ci_low", _f64, "nats", "Lower 95 % limit by the block jackknife."),
+        Column("ci_high", _f64, "nats", "Upper 95 % limit by the block jackknife."),
+    ),
+)
+
 FILTER_SWEEP = Table(
     "geometry/filter_sweep",
     (
@@ -211,7 +223,7 @@ FILTER_SETS = Table(
 
 GEOMETRY = {
     table.name.partition("/")[2]: table
-    for table in (ENTROPY, CKA, GRAM, TURNING, FILTER_EFFECT, CONVERGENCE, FILTER_SWEEP, FILTER_SETS)
+    for table in (ENTROPY, CKA, GRAM, TURNING, FILTER_EFFECT, CONVERGENCE, LENS, FILTER_SWEEP, FILTER_SETS)
 }
 """Table of each of layout.GEOMETRY_TABLES."""
 

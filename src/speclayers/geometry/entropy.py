@@ -243,12 +243,12 @@ def set_entropy(grams: Sequence[np.ndarray], alpha: float = 1.0) -> float:
     return float(entropy_of(np.clip(np.linalg.eigvalsh(mixture), 0, None), alpha))
 
 
-def effective_rank(rows: np.ndarray) -> float:
+def effective_rank(spectrum: np.ndarray) -> float:
     """Return exp of the entropy of the normalised *singular values* (Roy and Vetterli, EUSIPCO 2007).
 
     Not the exponential of the matrix entropy, which weighs squared singular values.
 
     Args:
-        rows: Matrix, (n, width).
+        spectrum: Eigenvalues of ZZᵀ, the squares of Z's singular values, (r,).
     """
-    return float(np.exp(entropy_of(np.linalg.svd(rows.astype(np.float64), compute_uv=False))))
+    return float(np.exp(entropy_of(np.sqrt(spectrum))))
