@@ -28,6 +28,7 @@ rule all:
 
 rule layers:
     input:
+        layout.layers_page,
         expand(layout.recommendation("{model}"), model=study.study.models),
 
 

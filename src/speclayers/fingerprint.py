@@ -89,6 +89,7 @@ STAGES = {
     "summarise_model": Stage(_ANALYSIS),
     "aggregate_study": Stage(_ANALYSIS),
     "render_report": Stage(_ANALYSIS),
+    "render_layers": Stage(_ANALYSIS),
 }
 
 

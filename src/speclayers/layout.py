@@ -125,6 +125,11 @@ class Layout:
         return f"{self.root}/report.html"
 
     @property
+    def layers_page(self) -> str:
+        """The page of the layers alone, which needs no training."""
+        return f"{self.root}/layers.html"
+
+    @property
     def answer(self) -> str:
         """The answer in three lines of text."""
         return f"{self.root}/answer.txt"

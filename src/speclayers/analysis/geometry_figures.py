@@ -7,6 +7,7 @@ import math
 import altair as alt
 import pandas as pd
 
+from speclayers.analysis import calibration_figures
 from speclayers.analysis.figures import (
     Figure,
     file_name,
@@ -111,7 +112,7 @@ def similarity(study: Study, model: str) -> Figure | None:
     panels: list[alt.Chart | alt.LayerChart] = []
     if len(turning):
         panels.append(_turning_panel(turning, order, cell, axis))
-    panels.append(_heatmap(pairs, order, cell, axis))
+    panels.append(_heatmap(pairs, turning, order, cell, axis))
     if len(chosen):
         panels.append(_choice_panel(chosen, order, cell, axis))
     points = [f"{int(layer)}" for layer in turning[turning["is_turning_point"].eq(True)]["layer"]]
@@ -120,7 +121,7 @@ def similarity(study: Study, model: str) -> Figure | None:
         f"Debiased linear CKA of each pair of layers on the {int(pairs['n_tokens'].max()):,} most uncertain tokens,"
         f" sinks left out (off the diagonal {number(off.min())} to {number(off.max())}). Above: turning score between"
         " a layer and the next; a diamond is a local maximum above mean + 1 sd. Below: the layers that"
-        " each selector chose."
+        " each selector chose. Frames are the runs of layers between turning points."
     )
     title = f"{model} turns after {'layer' if len(points) == 1 else 'layers'} {listed(points, 8)}"
     if not points:
@@ -128,11 +129,13 @@ def similarity(study: Study, model: str) -> Figure | None:
     return Figure(file_name("similarity", model), title, caption, specification(alt.vconcat(*panels, spacing=10)))
 
 
-def _heatmap(pairs: pd.DataFrame, order: list[int], cell: float, axis: alt.Axis) -> alt.Chart:
+def _heatmap(
+    pairs: pd.DataFrame, turning: pd.DataFrame, order: list[int], cell: float, axis: alt.Axis
+) -> alt.LayerChart:
     size = cell * len(order)
     known = pairs["value"].dropna()
     lowest = min(0.9, math.floor(float(known.min()) * 10) / 10) if len(known) else 0.0  # tells near-equal layers apart
-    chart: alt.Chart = (
+    values = (
         alt.Chart(records(pairs[["layer_a", "layer_b", "value", "ci_low", "ci_high"]]))
         .mark_rect()
         .encode(
@@ -141,9 +144,19 @@ def _heatmap(pairs: pd.DataFrame, order: list[int], cell: float, axis: alt.Axis)
             color=alt.Color("value:Q", title="CKA", scale=alt.Scale(scheme="cividis", domain=[lowest, 1], clamp=True)),
             tooltip=tooltips("layer_a:O", "layer_b:O", "value:Q", "ci_low:Q", "ci_high:Q"),
         )
-        .properties(width=size, height=size)
     )
-    return chart
+    ends = turning.groupby("block")["layer"].agg(["min", "max"]).reset_index(drop=True)
+    frames = (
+        alt.Chart(records(ends))
+        .mark_rect(filled=False, stroke="#D55E00", strokeWidth=1.5)
+        .encode(
+            x=alt.X("min:O", bandPosition=0, sort=order, axis=axis, scale=alt.Scale(domain=order)),
+            x2=alt.X2("max:O", bandPosition=1),
+            y=alt.Y("min:O", bandPosition=0, sort=order, axis=axis, scale=alt.Scale(domain=order)),
+            y2=alt.Y2("max:O", bandPosition=1),
+        )
+    )
+    return alt.LayerChart(layer=[values, frames]).properties(width=size, height=size)
 
 
 def _turning_panel(turning: pd.DataFrame, order: list[int], cell: float, axis: alt.Axis) -> alt.LayerChart:
@@ -252,5 +265,8 @@ def _filter_title(model: str, rows: pd.DataFrame) -> str:
 
 def figures(study: Study, model: str) -> list[Figure]:
     """Return one model's figures of its layers, those without data left out."""
-    drawn = (wave(study, model), similarity(study, model), filter_effect(study, model))
+    drawn = (
+        *(wave(study, model), similarity(study, model), filter_effect(study, model)),
+        *(calibration_figures.filter_sweep(study, model), calibration_figures.convergence(study, model)),
+    )
     return [figure for figure in drawn if figure is not None]

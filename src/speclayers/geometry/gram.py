@@ -14,7 +14,7 @@ from speclayers.errors import UserError
 from speclayers.geometry.rows import Rows
 
 _TILE = 256  # rows: a Gram tile of 256² fp64 is half a megabyte a layer
-_HELD_BYTES = 2**28
+_HELD_BYTES = 2**27
 _ROUNDING = 1e-12
 
 
