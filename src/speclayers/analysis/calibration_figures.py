@@ -14,7 +14,7 @@ _SEGMENTS = ("first", "middle", "last")
 
 
 def filter_sweep(study: Study, model: str) -> Figure | None:
-    """Draw the variance over prompts at every share of tokens kept, in each scope, beside random tokens."""
+    """Draw the variance over prompts at every share of tokens kept, by part of the depth, beside random tokens."""
     rows = of_model(study.filter_sweep, model).dropna(subset=["share", "variance"])
     if rows.empty:
         return None
@@ -25,25 +25,28 @@ def filter_sweep(study: Study, model: str) -> Figure | None:
         for subset in ("filtered", "random")
         if f"{subset}, {words}" in set(rows["name"])
     ]
-    domain = padded(pd.concat([rows[name] for name in ("variance", "variance_low", "variance_high")]))
+    groups = (rows[rows["scope"] == "per_prompt"], rows[rows["scope"] != "per_prompt"])
     panels = [
-        _sweep_panel(part, names, [max(0.0, domain[0]), domain[1]], f"{segment} part of the depth")
+        _sweep_panel(part, names, f"{segment} part of the depth")
+        for group in groups
         for segment in _SEGMENTS
-        if len(part := rows[rows["segment"] == segment])
+        if len(part := group[group["segment"] == segment])
     ]
     prompts = count(int(rows["n_prompts"].max()), "prompt")
     caption = (
         "Variance over prompts of a layer's Shannon entropy (nats²), mean over the layers of a part, against the share"
         f" of tokens kept; vertical lines are 95 % limits by jackknife over {prompts}."
-        " Entropy and its variance depend on the number of tokens, so a share compares only with its own random tokens."
+        " Entropy and its variance depend on the number of tokens, so a share compares only with its own random tokens;"
+        " in the lower row, prompts keep different numbers, which adds to the variance. Each panel has a scale of its own."
     )
     return Figure(
         file_name("sweep", model), _sweep_title(model, rows), caption, specification(alt.concat(*panels, columns=3))
     )
 
 
-def _sweep_panel(rows: pd.DataFrame, names: list[str], domain: list[float], title: str) -> alt.LayerChart:
+def _sweep_panel(rows: pd.DataFrame, names: list[str], title: str) -> alt.LayerChart:
     scales = series(names)
+    domain = padded(pd.concat([rows[name] for name in ("variance", "variance_low", "variance_high")]))
     x_axis = alt.X("share:Q", title="share kept", scale=alt.Scale(domain=[0, 1.03], nice=False))
     scale = alt.Scale(domain=domain, nice=False)
     colour = alt.Color(
@@ -72,16 +75,29 @@ def _sweep_panel(rows: pd.DataFrame, names: list[str], domain: list[float], titl
 
 
 def _sweep_title(model: str, rows: pd.DataFrame) -> str:
-    own = rows[(rows["scope"] == "per_prompt") & (rows["subset"] == "filtered")]
-    least = []
-    for segment in _SEGMENTS:
-        part = own[own["segment"] == segment]
-        if len(part):
-            row = part.loc[part["variance"].idxmin()]
-            least.append(f"{number(row['share'], 1)} ({segment} part)")
+    """Tell where the variance is least, and how often random tokens vary less."""
+    own = rows[rows["scope"] == "per_prompt"].pivot_table(
+        index="share", columns=["segment", "subset"], values="variance", observed=True
+    )
+    least = [
+        f"{number(own[segment, 'filtered'].idxmin(), 1)} ({segment} part)"
+        for segment in _SEGMENTS
+        if (segment, "filtered") in own.columns
+    ]
     if not least:
         return f"How the token filter changes the variance over the prompts of {model}"
-    return f"On {model}, entropy varies least over prompts where the filter keeps the share {listed(least)}"
+    pairs = [
+        (filtered, random)
+        for segment in _SEGMENTS
+        if {(segment, "filtered"), (segment, "random")} <= set(own.columns)
+        for share, filtered, random in zip(own.index, own[segment, "filtered"], own[segment, "random"], strict=True)
+        if share < 1
+    ]
+    lower = sum(random < filtered for filtered, random in pairs)
+    return (
+        f"On {model}, entropy varies least over prompts where the filter keeps the share {listed(least)}; as many"
+        f" random tokens vary less still at {lower} of {count(len(pairs), 'point')}"
+    )
 
 
 # ---------------------------------------------------------------- convergence
