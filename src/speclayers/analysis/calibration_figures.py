@@ -37,7 +37,7 @@ def filter_sweep(study: Study, model: str) -> Figure | None:
         "Variance over prompts of a layer's Shannon entropy (nats²), mean over the layers of a part, against the share"
         f" of tokens kept; vertical lines are 95 % limits by jackknife over {prompts}."
         " Entropy and its variance depend on the number of tokens, so a share compares only with its own random tokens;"
-        " in the lower row, prompts keep different numbers, which adds to the variance. Each panel has a scale of its own."
+        " in the lower row, prompts keep different numbers, which adds to the variance. Scales differ between panels."
     )
     return Figure(
         file_name("sweep", model), _sweep_title(model, rows), caption, specification(alt.concat(*panels, columns=3))
