@@ -118,8 +118,7 @@ def no_spread(rows: np.ndarray, prepared: np.ndarray) -> np.ndarray:
     Returns:
         (...) bool.
     """
-    spread, size = (np.einsum("...nd,...nd->...", x, x, dtype=np.float64) for x in (prepared, rows))
-    return np.asarray(spread <= _ROUNDING * size)
+    return np.asarray(squares(prepared) <= _ROUNDING * squares(rows))
 
 
 def principal_rows(rows: np.ndarray) -> np.ndarray:
@@ -223,10 +222,29 @@ def require_spread(rows: np.ndarray, prepared: np.ndarray, layer: int) -> None:
     Raises:
         UserError: The trace of its Gram matrix is zero.
     """
-    if no_spread(rows, prepared):
-        raise UserError(
-            f"activations: layer {layer} is constant over its {len(rows)} tokens; expected rows that differ"
-        )
+    spread, size = squares(prepared), squares(rows)
+    refuse_constant(float(spread), float(size), len(rows), layer)
+
+
+def squares(rows: np.ndarray) -> np.ndarray:
+    """Return the sum of squares of rows, (...) from (..., n, width), in fp64."""
+    return np.asarray(np.einsum("...nd,...nd->...", rows, rows, dtype=np.float64))
+
+
+def refuse_constant(spread: float, size: float, tokens: int, layer: int) -> None:
+    """Refuse a layer whose rows do not differ.
+
+    Args:
+        spread: Sum of squares of the preprocessed rows.
+        size: Sum of squares of the rows as they are.
+        tokens: Number of rows, for the message.
+        layer: Layer index, for the message.
+
+    Raises:
+        UserError: The spread is rounding.
+    """
+    if spread <= _ROUNDING * size:
+        raise UserError(f"activations: layer {layer} is constant over its {tokens} tokens; expected rows that differ")
 
 
 def set_entropy(grams: Sequence[np.ndarray], alpha: float = 1.0) -> float:
