@@ -102,7 +102,7 @@ def memory(quick: bool) -> None:
 def capture(target_folder: Path, quick: bool) -> None:
     """Dumping all layers, beside a bare forward pass that returns all hidden states."""
     target = embedded_target(target_folder)
-    count, rounds = (16, 1) if quick else (64, 3)
+    count, rounds = (16, 1) if quick else (32, 2)
     prompts = [render(target.tokenizer, p.turns, [], {}) for p in generate_prompts(count, 5)]
     sequences = sorted(((prompt * 8)[:128] for prompt in prompts), key=len)
     frame = pd.DataFrame(
