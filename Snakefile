@@ -28,7 +28,8 @@ rule all:
 
 rule layers:
     input:
-        expand(layout.selections("{model}"), model=study.study.models),
+        layout.layers_page,
+        expand(layout.recommendation("{model}"), model=study.study.models),
 
 
 rule acceptance:

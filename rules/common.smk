@@ -63,6 +63,7 @@ SPECS = {
     "make_tiny_model": specs.tiny_model,
     "dump_activations": specs.dump,
     "measure_geometry": specs.geometry,
+    "sweep_filter": specs.sweep,
     "select_layers": specs.selection,
     "extract_features": specs.features,
     "train_draft": specs.train,

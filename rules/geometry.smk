@@ -7,6 +7,8 @@ rule measure_geometry:
         gram=layout.geometry("{model}", "gram"),
         turning=layout.geometry("{model}", "turning"),
         filter_effect=layout.geometry("{model}", "filter_effect"),
+        convergence=layout.geometry("{model}", "convergence"),
+        lens=layout.geometry("{model}", "lens"),
     log:
         layout.log("measure_geometry", "{model}"),
     benchmark:
@@ -24,4 +26,29 @@ rule measure_geometry:
         "python scripts/measure_geometry.py --spec {params.spec:q} --model {wildcards.model}"
         " --fingerprint {params.identity} --threads {threads} --activations {input.activations}"
         " --entropy {output.entropy} --cka {output.cka} --gram {output.gram}"
-        " --turning {output.turning} --filter-effect {output.filter_effect} > {log} 2>&1"
+        " --turning {output.turning} --filter-effect {output.filter_effect}"
+        " --convergence {output.convergence} --lens {output.lens} > {log} 2>&1"
+
+
+rule sweep_filter:
+    input:
+        activations=layout.activations("{model}"),
+    output:
+        sweep=layout.geometry("{model}", "filter_sweep"),
+        sets=layout.geometry("{model}", "filter_sets"),
+    log:
+        layout.log("sweep_filter", "{model}"),
+    benchmark:
+        layout.benchmark("sweep_filter", "{model}")
+    conda:
+        "../envs/geometry.yaml"
+    resources:
+        mem_mb=lambda wildcards, attempt: 6000 * attempt,
+        runtime=lambda wildcards, attempt: 120 * attempt,
+    params:
+        spec=spec_of("sweep_filter"),
+        identity=identity_of("sweep_filter"),
+    shell:
+        "python scripts/sweep_filter.py --spec {params.spec:q} --model {wildcards.model}"
+        " --fingerprint {params.identity} --threads {threads} --activations {input.activations}"
+        " --filter-sweep {output.sweep} --filter-sets {output.sets} > {log} 2>&1"

@@ -83,3 +83,34 @@ rule render_report:
     shell:
         "python scripts/render_report.py --database {input.database} --report {output.report}"
         " --figures {output.figures} > {log} 2>&1"
+
+
+rule render_layers:
+    input:
+        geometry=expand(layout.geometry("{model}", "{table}"), model=study.study.models, table=GEOMETRY_TABLES),
+        selections=expand(layout.selections("{model}"), model=study.study.models),
+        recommendations=expand(layout.recommendation("{model}"), model=study.study.models),
+        targets=expand(layout.manifest("{model}"), model=study.study.models),
+    output:
+        page=layout.layers_page,
+    log:
+        layout.log("render_layers"),
+    conda:
+        "../envs/report.yaml"
+    resources:
+        mem_mb=lambda wildcards, attempt: 4000 * attempt,
+        runtime=lambda wildcards, attempt: 30 * attempt,
+    params:
+        spec=specs.aggregate(study).canonical(),
+        code=study_code("render_layers"),
+        plotting=[f"{name}={version(name)}" for name in ("altair", "vl-convert-python")],
+        options=[
+            f"--target {model}={layout.manifest(model)}"
+            f" --geometry {model}={Path(layout.geometry(model, 'cka')).parent}"
+            f" --selections {model}={layout.selections(model)}"
+            f" --recommendation {model}={layout.recommendation(model)}"
+            for model in study.study.models
+        ],
+    shell:
+        "python scripts/render_layers.py --spec {params.spec:q} --fingerprint {params.code} {params.options}"
+        " --page {output.page} > {log} 2>&1"

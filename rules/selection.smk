@@ -26,3 +26,23 @@ checkpoint select_layers:
         " --fingerprint {params.identity} --threads {threads} --activations {input.activations}"
         " --entropy {input.entropy} --cka {input.cka} --gram {input.gram}"
         " --selections {output.selections} --trace {output.trace} --heads {output.heads} > {log} 2>&1"
+
+
+rule recommend_layers:
+    input:
+        selections=layout.selections("{model}"),
+        target=layout.manifest("{model}"),
+    output:
+        layout.recommendation("{model}"),
+    log:
+        layout.log("recommend_layers", "{model}"),
+    conda:
+        "../envs/geometry.yaml"
+    resources:
+        mem_mb=lambda wildcards, attempt: 1000 * attempt,
+        runtime=lambda wildcards, attempt: 10 * attempt,
+    params:
+        code=study_code("recommend_layers"),
+    shell:
+        "python scripts/recommend_layers.py --model {wildcards.model} --target {input.target}"
+        " --selections {input.selections} --output {output} > {log} 2>&1"

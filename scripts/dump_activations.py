@@ -22,7 +22,8 @@ def main() -> None:
     spec = read_spec(DumpSpec, arguments.spec)
     corpus = read_table(arguments.corpus, CORPUS)
     target = load_target(arguments.target, arguments.model, spec.runtime)
-    dump_activations(target, corpus, arguments.manifest, command.origin(arguments), spec.max_tokens)
+    origin = command.origin(arguments)
+    dump_activations(target, corpus, arguments.manifest, origin, spec.max_tokens, spec.lens_tokens)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from speclayers.errors import UserError
 from speclayers.geometry.dump import open_dump
 from speclayers.geometry.measure import measure
 from speclayers.specs import read_spec
-from speclayers.tables import CKA, ENTROPY, FILTER_EFFECT, GRAM, TURNING, write_table
+from speclayers.tables import CKA, CONVERGENCE, ENTROPY, FILTER_EFFECT, GRAM, LENS, TURNING, write_table
 
 
 def main() -> None:
@@ -21,6 +21,10 @@ def main() -> None:
     arguments.add_argument("--gram", type=Path, required=True, help="table of Gram inner products to write")
     arguments.add_argument("--turning", type=Path, required=True, help="table of turning points to write")
     arguments.add_argument("--filter-effect", type=Path, required=True, help="table of the filter's effect to write")
+    arguments.add_argument(
+        "--convergence", type=Path, required=True, help="table of growing numbers of tokens to write"
+    )
+    arguments.add_argument("--lens", type=Path, required=True, help="table of logit-lens entropies to write")
     args = arguments.parse_args()
     config = read_spec(GeometryConfig, args.spec)
     dump = open_dump(args.activations)
@@ -35,6 +39,8 @@ def main() -> None:
     write_table(args.gram, GRAM, found.gram, origin)
     write_table(args.turning, TURNING, found.turning, origin)
     write_table(args.filter_effect, FILTER_EFFECT, found.filter_effect, origin)
+    write_table(args.convergence, CONVERGENCE, found.convergence, origin)
+    write_table(args.lens, LENS, found.lens, origin)
 
 
 if __name__ == "__main__":

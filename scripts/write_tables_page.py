@@ -35,6 +35,9 @@ ACTIVATIONS = Table(
         Column("predictive_entropy", pa.float32(), "nats", "Entropy of the target's next-token distribution there."),
         Column("next_logprob", pa.float32(), "nats", "Log-probability of the token that follows; null at the end."),
         Column("is_sink", pa.bool_(), "", "Position 0, or a norm above 10 times the part's median in any layer."),
+        Column(
+            "lens_entropy", pa.list_(pa.float32()), "nats", "Vocabulary entropy read off each layer; few rows only."
+        ),
         Column("h00 ... hNN", pa.binary(), "", "State of each layer, packed: width numbers in the model's dtype."),
     ),
 )
@@ -43,11 +46,7 @@ ACTIVATIONS = Table(
 PLACES = {
     LAYOUT.corpus("{model}", "{split}"): tables.CORPUS,
     f"{Path(LAYOUT.activations('{model}')).parent}/part-*.parquet": ACTIVATIONS,
-    LAYOUT.geometry("{model}", "entropy"): tables.ENTROPY,
-    LAYOUT.geometry("{model}", "cka"): tables.CKA,
-    LAYOUT.geometry("{model}", "gram"): tables.GRAM,
-    LAYOUT.geometry("{model}", "turning"): tables.TURNING,
-    LAYOUT.geometry("{model}", "filter_effect"): tables.FILTER_EFFECT,
+    **{LAYOUT.geometry("{model}", name): table for name, table in tables.GEOMETRY.items()},
     LAYOUT.selections("{model}"): tables.SELECTIONS,
     f"{Path(LAYOUT.features('{model}', 'any')).parent}/{INDEX_FILE}": INDEX,
     LAYOUT.head("{model}", "{head}", "training.parquet"): tables.TRAINING,
@@ -106,6 +105,8 @@ VIEWS = {
             "spread_over_prompts": "Standard deviation of it over prompts, in nats.",
             "cka_to_next": "Debiased CKA to the next layer, filtered tokens.",
             "turning_score": "Turning score.",
+            "effective_rank": "Exp of the entropy of the singular values, filtered tokens.",
+            "lens_entropy": "Mean entropy over the vocabulary read off the layer, in nats, some response tokens.",
         },
     ),
     "selector_agreement": View(

@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from speclayers.geometry.dump import LENS
 from speclayers.tables import activation_column
 
 
@@ -40,6 +41,15 @@ def layered_states(rows, n_layers=6, width=12, seed=0):
     return np.stack(states).astype(np.float32)
 
 
+def lens_column(tokens, layers):
+    """Every other response token read out; the entropy rises to the middle layer, and is higher in later prompts."""
+    rise = 3 - np.abs(np.arange(layers) - layers // 2) / layers
+    prompt = pd.factorize(tokens["sample_id"])[0]
+    read = tokens["is_response"].to_numpy(bool) & (np.arange(len(tokens)) % 2 == 0)
+    values = [(rise + 0.01 * p).tolist() if r else None for p, r in zip(prompt, read, strict=True)]
+    return pa.array(values, pa.list_(pa.float32()))
+
+
 def write_dump(folder: Path, tokens=None, states=None, parts=2, model="m", fingerprint="f", part_fingerprint=None):
     """Write parts and manifest.json; return the manifest's path."""
     tokens = tokens_frame() if tokens is None else tokens
@@ -47,6 +57,7 @@ def write_dump(folder: Path, tokens=None, states=None, parts=2, model="m", finge
     folder.mkdir(parents=True, exist_ok=True)
     layers, rows, width = states.shape
     table = pa.Table.from_pandas(tokens, preserve_index=False)
+    table = table.append_column(LENS, lens_column(tokens, layers))
     for layer in range(layers):
         raw = pa.py_buffer(np.ascontiguousarray(states[layer], dtype="<f4").tobytes())
         column = pa.FixedSizeBinaryArray.from_buffers(pa.binary(4 * width), rows, [None, raw])

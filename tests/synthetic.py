@@ -187,7 +187,7 @@ def _write_geometry(where: Layout, made_up: MadeUpModel, rng: np.random.Generato
                         pooled = sample is None
                         entropy.append(
                             (layer, subset, sinks_kept, alpha, "centre", sample, 900 if pooled else 40, value)
-                            + ((value - 0.05, value + 0.05) if pooled else (None, None))
+                            + ((value - 0.05, value + 0.05, 80.0) if pooled else (None, None, None))
                         )
     _write(where, made_up.name, "entropy", tables.ENTROPY, entropy)
     _write_pairs(where, made_up)
@@ -204,6 +204,34 @@ def _write_geometry(where: Layout, made_up: MadeUpModel, rng: np.random.Generato
         )
     ]
     _write(where, made_up.name, "filter_effect", tables.FILTER_EFFECT, effect)
+    _write_sweep(where, made_up)
+    lens = [(layer, 256, 9.0 - 0.6 * layer, 8.8 - 0.6 * layer, 9.2 - 0.6 * layer) for layer in range(n + 1)]
+    _write(where, made_up.name, "lens", tables.LENS, lens)
+    waves = _wave(n, "filtered", False)
+    steps = [
+        (layer, blocks, 30 * blocks, waves[layer] * (1 - 0.4 / blocks), None if layer == n else 0.9 - 0.1 / blocks)
+        for blocks in (2, 4, 8)
+        for layer in range(n + 1)
+    ]
+    _write(where, made_up.name, "convergence", tables.CONVERGENCE, steps)
+
+
+def _write_sweep(where: Layout, made_up: MadeUpModel) -> None:
+    n = made_up.n_layers
+    points = [(scope, share) for scope in ("per_prompt", "pooled") for share in (0.1, 0.3, 1.0)] + [("absolute", 0.42)]
+    both = [(*point, subset) for point in points for subset in ("filtered", "random")]
+    sweep = [
+        (*point, segment, 40, int(1280 * point[1]), 2.0 + point[1], value, value - 0.004, value + 0.004)
+        for point in both
+        for segment, value in (("first", 0.05 - 0.02 * point[1]), ("middle", 0.03), ("last", 0.04))
+    ]
+    _write(where, made_up.name, "filter_sweep", tables.FILTER_SWEEP, sweep)
+    sets = [
+        (*point, 900, len(layers), list(layers))
+        for point in both
+        for layers in ((n,), (2, n - 2 if point[1] < 0.2 else n - 1, n))
+    ]
+    _write(where, made_up.name, "filter_sets", tables.FILTER_SETS, sets)
 
 
 def _write_pairs(where: Layout, made_up: MadeUpModel) -> None:

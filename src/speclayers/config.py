@@ -190,8 +190,17 @@ class GeometryConfig(Section):
     """Matrix entropy and CKA of the layers."""
 
     keep_share: Share = Field(0.3, description="Share of response tokens of highest predictive entropy that is kept.")
-    filter_scope: Literal["per_prompt", "pooled"] = Field(
-        "per_prompt", description="Whether that share is taken in each prompt or over all of them."
+    filter_scope: Literal["per_prompt", "pooled", "absolute"] = Field(
+        "per_prompt",
+        description="Whether that share is taken in each prompt or over all of them, or entropy_threshold decides.",
+    )
+    entropy_threshold: float = Field(
+        1.0, ge=0, description="Least predictive entropy of a token, in nats, that the absolute filter keeps."
+    )
+    sweep_shares: Annotated[list[Share], NoRepeats] = Field(
+        default_factory=lambda: [0.1, 0.2, 0.3, 0.5, 0.7, 1.0],
+        min_length=1,
+        description="Shares of tokens at which the token filter is studied.",
     )
     alpha: list[Annotated[float, Field(gt=0)]] = Field(
         default_factory=lambda: [1.0, 2.0], description="Rényi orders of the matrix entropy; 1 is Shannon."
@@ -204,6 +213,9 @@ class GeometryConfig(Section):
     effect_tokens: int = Field(32, ge=4, description="Response tokens of each prompt in the filter-effect table.")
     turning_score: Literal["cka", "row_difference", "novelty"] = Field(
         "cka", description="What marks a turning point between neighbouring layers."
+    )
+    lens_tokens: int = Field(
+        256, ge=0, le=4096, description="Response tokens at which the prediction is read off every layer (logit lens)."
     )
     max_tokens: int = Field(16384, ge=8, description="Response tokens used at most, whole prompts from the first on.")
     seed: Seed = Field(0, description="Seed of the random control and of sub-sampled rows.")

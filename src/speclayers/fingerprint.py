@@ -58,6 +58,9 @@ _SELECTION = tuple(
     f"selection/{name}.py" for name in ("evidence", "layer_geometry", "search", "select", "selector", "stability")
 )
 """The selectors themselves are added by the workflow: only those that a study names."""
+_SWEEP = tuple(
+    f"selection/{name}.py" for name in ("filter_sweep", "layer_geometry", "search", "selector", "selectors/elsi")
+)
 _HEAD = ("drafting/head.py",)
 _TRAINING = (
     *_HEAD,
@@ -72,9 +75,11 @@ STAGES = {
     "build_teacher": Stage(_ANSWERING),
     "make_tiny_model": Stage(("targets/tiny.py",), ("build_teacher",)),
     "build_corpus": Stage(_ANSWERING, ("target",)),
-    "dump_activations": Stage(("corpus/activations.py",), ("build_corpus.calibration",)),
+    "dump_activations": Stage(("corpus/activations.py", "geometry/dump.py"), ("build_corpus.calibration",)),
     "measure_geometry": Stage(("geometry/",), ("dump_activations",)),
+    "sweep_filter": Stage(("geometry/", *_SWEEP), ("dump_activations",)),
     "select_layers": Stage(("geometry/", *_SELECTION), ("measure_geometry",)),
+    "recommend_layers": Stage(("export/layer_ids.py", "export/recommendation.py")),
     "extract_features": Stage(("drafting/features.py", "drafting/feature_store.py"), ("build_corpus.training",)),
     "train_draft": Stage(_TRAINING, ("extract_features",)),
     "choose_questions": Stage(("corpus/questions.py", "corpus/prompts.py", "corpus/bundled/questions.jsonl")),
@@ -84,6 +89,7 @@ STAGES = {
     "summarise_model": Stage(_ANALYSIS),
     "aggregate_study": Stage(_ANALYSIS),
     "render_report": Stage(_ANALYSIS),
+    "render_layers": Stage(_ANALYSIS),
 }
 
 

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 
 RESULTS = "results"
 
-GEOMETRY_TABLES = ("entropy", "cka", "gram", "turning", "filter_effect")
+GEOMETRY_TABLES = (
+    *("entropy", "cka", "gram", "turning", "filter_effect", "convergence", "lens"),
+    *("filter_sweep", "filter_sets"),
+)
 SPLITS = ("calibration", "training")
 SUMMARY_TABLES = (
     *(f"geometry_{name}" for name in GEOMETRY_TABLES),
@@ -83,6 +86,10 @@ class Layout:
         """Names of the heads to train: what the workflow reads after the checkpoint."""
         return f"{self.model(model)}/selection/heads.json"
 
+    def recommendation(self, model: str) -> str:
+        """What the selections recommend, with the layer ids of each serving engine, as JSON."""
+        return f"{self.model(model)}/selection/recommendation.json"
+
     def features(self, model: str, layers: str) -> str:
         """What one pass of the target stored of some layers; one file a layer lies beside it."""
         return f"{self.model(model)}/features/{layers}.json"
@@ -116,6 +123,11 @@ class Layout:
     def report(self) -> str:
         """The study's page."""
         return f"{self.root}/report.html"
+
+    @property
+    def layers_page(self) -> str:
+        """The page of the layers alone, which needs no training."""
+        return f"{self.root}/layers.html"
 
     @property
     def answer(self) -> str:

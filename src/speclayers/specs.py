@@ -51,6 +51,7 @@ class DumpSpec(Section):
 
     runtime: Runtime
     max_tokens: int
+    lens_tokens: int
 
 
 class SelectionSpec(Section):
@@ -158,20 +159,42 @@ def corpus(study: Study, model: str, split: str) -> CorpusSpec:
 
 def dump(study: Study, model: str) -> DumpSpec:
     """Return the slice of dump_activations."""
-    return DumpSpec(runtime=study.models[model].runtime(), max_tokens=study.geometry.max_tokens)
+    geometry = study.geometry
+    runtime = study.models[model].runtime()
+    return DumpSpec(runtime=runtime, max_tokens=geometry.max_tokens, lens_tokens=geometry.lens_tokens)
 
 
 def geometry(study: Study, model: str) -> GeometryConfig:
-    """Return the slice of measure_geometry; two of the section's values serve other stages."""
-    unused = {key: GeometryConfig.model_fields[key].default for key in ("search_rows", "max_tokens")}
-    return study.geometry.model_copy(update=unused)
+    """Return the slice of measure_geometry; some of the section's values serve other stages."""
+    return _without(study.geometry, *_unused_threshold(study), *_OF_OTHERS, "search_rows")
+
+
+def sweep(study: Study, model: str) -> GeometryConfig:
+    """Return the slice of sweep_filter, which tries filters of its own."""
+    unused = ("keep_share", "filter_scope", "alpha", "blocks", "search_rows", "turning_score", *_OF_OTHERS)
+    return _without(study.geometry, *(key for key in unused if key != "sweep_shares"))
+
+
+_OF_OTHERS = ("max_tokens", "lens_tokens", "sweep_shares")
+"""Values of the section that serve the dump and the sweep."""
+
+
+def _unused_threshold(study: Study) -> tuple[str, ...]:
+    return () if study.geometry.filter_scope == "absolute" else ("entropy_threshold",)
+
+
+def _without(config: GeometryConfig, *keys: str) -> GeometryConfig:
+    """Return the section with some values set back to their defaults, so that a change in them does not count."""
+    defaults = GeometryConfig()
+    return config.model_copy(update={key: getattr(defaults, key) for key in keys})
 
 
 def selection(study: Study, model: str) -> SelectionSpec:
     """Return the slice of select_layers: the selectors that choose for this model."""
     chosen = [s for s in study.selection.selectors if s.models is None or model in s.models]
     selectors = [s.model_copy(update={"models": None}) for s in chosen]
-    return SelectionSpec(geometry=study.geometry, selection=study.selection.model_copy(update={"selectors": selectors}))
+    measured = _without(study.geometry, *_unused_threshold(study), *_OF_OTHERS)
+    return SelectionSpec(geometry=measured, selection=study.selection.model_copy(update={"selectors": selectors}))
 
 
 def features(study: Study, model: str) -> FeaturesSpec:

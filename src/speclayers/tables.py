@@ -112,6 +112,7 @@ ENTROPY = Table(
             "nats",
             "Upper 95 % limit by the block jackknife; null for one prompt, and where sinks are kept.",
         ),
+        Column("effective_rank", _f64, "", "Exp of the entropy of the singular values, whatever alpha; pooled only."),
     ),
 )
 
@@ -169,6 +170,62 @@ FILTER_EFFECT = Table(
         Column("reduction_random_high", _f64, "", "Upper 95 % limit of `reduction_random`."),
     ),
 )
+
+CONVERGENCE = Table(
+    "geometry/convergence",
+    (
+        Column("layer", _i32, "", "Layer."),
+        Column("n_blocks", _i32, "", "Blocks of prompts used, the first ones."),
+        Column("n_tokens", _i64, "tokens", "Filtered tokens of these blocks."),
+        Column("entropy", _f64, "nats", "Pooled Rényi entropy of order 2."),
+        Column("cka_next", _f64, "", "Debiased CKA to the next layer; null for the last, and where unknown."),
+    ),
+)
+
+LENS = Table(
+    "geometry/lens",
+    (
+        Column("layer", _i32, "", "Layer that the prediction is read off, by the target's final norm and LM head."),
+        Column("n_tokens", _i64, "tokens", "Response tokens sampled, sinks left out."),
+        Column("lens_entropy", _f64, "nats", "Entropy over the vocabulary, mean over tokens; null when none."),
+        Column("ci_low", _f64, "nats", "Lower 95 % limit by the block jackknife."),
+        Column("ci_high", _f64, "nats", "Upper 95 % limit by the block jackknife."),
+    ),
+)
+
+FILTER_SWEEP = Table(
+    "geometry/filter_sweep",
+    (
+        Column("scope", _str, "", "Where the share is taken: per_prompt, pooled, or absolute (by threshold)."),
+        Column("share", _f64, "", "Share of tokens kept; for the absolute scope what its threshold keeps of all."),
+        Column("subset", _str, "", "Tokens used: filtered, or random with as many of each prompt."),
+        Column("segment", _str, "", "Third of the depth: first, middle or last."),
+        Column("n_prompts", _i64, "prompts", "Prompts long enough that keep two tokens or more."),
+        Column("n_tokens", _i64, "tokens", "Tokens kept of these prompts' first ones."),
+        Column("entropy", _f64, "nats", "Shannon entropy of a prompt's tokens, mean over prompts and layers."),
+        Column("variance", _f64, "nats²", "Variance over prompts, mean over layers."),
+        Column("variance_low", _f64, "nats²", "Lower 95 % limit of `variance`, jackknife over prompts."),
+        Column("variance_high", _f64, "nats²", "Upper 95 % limit of `variance`."),
+    ),
+)
+
+FILTER_SETS = Table(
+    "geometry/filter_sets",
+    (
+        Column("scope", _str, "", "Where the share is taken: per_prompt, pooled, or absolute (by threshold)."),
+        Column("share", _f64, "", "Share of tokens kept; for the absolute scope what its threshold keeps of all."),
+        Column("subset", _str, "", "Tokens used: filtered, or random with as many of each prompt."),
+        Column("n_tokens", _i64, "tokens", "Rows, drawn from those kept, on which the layers were chosen."),
+        Column("k", _i32, "layers", "Number of layers."),
+        Column("layers", _layers, "", "What elsi chooses there by Rényi entropy of order 2, sorted."),
+    ),
+)
+
+GEOMETRY = {
+    table.name.partition("/")[2]: table
+    for table in (ENTROPY, CKA, GRAM, TURNING, FILTER_EFFECT, CONVERGENCE, LENS, FILTER_SWEEP, FILTER_SETS)
+}
+"""Table of each of layout.GEOMETRY_TABLES."""
 
 SELECTIONS = Table(
     "selection/selections",

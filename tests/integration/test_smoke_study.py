@@ -58,8 +58,18 @@ def test_a_dry_run_shows_the_stages_before_the_selection(workspace):
 def test_layers_alone_trains_nothing(workspace):
     done = workspace.smoke("-n", "layers")
     assert done.returncode == 0
-    assert "select_layers" in done.stdout
+    for rule in ("select_layers", "sweep_filter", "recommend_layers", "render_layers"):
+        assert rule in done.stdout
     assert "decode_baseline" not in done.stdout
+
+
+def test_the_page_of_the_layers_and_the_recommendation(copy_of_finished):
+    done = copy_of_finished.smoke("layers")
+    assert done.returncode == 0, done.stderr
+    assert "how sure" in path(copy_of_finished, LAYOUT.layers_page).read_text()
+    found = json.loads(path(copy_of_finished, LAYOUT.recommendation(MODEL)).read_text())
+    assert {entry["selector"] for entry in found["selections"]} == {"eagle2", "eagle3", "elsi", "random"}
+    assert all(entry["ids"]["vllm"]["ids"] == entry["layers"] for entry in found["selections"])
 
 
 def test_greedy_answers_of_every_head_equal_transformers_own_generate(finished):

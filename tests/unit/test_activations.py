@@ -10,7 +10,7 @@ from speclayers.corpus import activations
 from speclayers.corpus.activations import dump_activations
 from speclayers.errors import UserError
 from speclayers.files import read_json
-from speclayers.geometry.dump import open_dump, read_layer, read_tokens
+from speclayers.geometry.dump import open_dump, read_layer, read_lens, read_tokens
 from speclayers.tables import Origin
 
 ORIGIN = Origin("tiny", "f")
@@ -25,9 +25,9 @@ def make_corpus(samples: int = 6) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["sample_id", "input_ids", "response_start"])
 
 
-def dump(target, tmp_path, corpus=None, max_tokens=10_000, folder="a"):
+def dump(target, tmp_path, corpus=None, max_tokens=10_000, folder="a", lens_tokens=5):
     path = tmp_path / folder / "manifest.json"
-    dump_activations(target, make_corpus() if corpus is None else corpus, path, ORIGIN, max_tokens)
+    dump_activations(target, make_corpus() if corpus is None else corpus, path, ORIGIN, max_tokens, lens_tokens)
     return open_dump(path)
 
 
@@ -157,3 +157,29 @@ def test_every_sequence_lies_in_one_part_whatever_their_number(tiny_target, tmp_
     tokens = read_tokens(dump(tiny_target(layers=1), tmp_path, make_corpus(samples)).parts)
     assert tokens.sample_id.unique().tolist() == [f"p{number}" for number in range(samples)]
     assert len(tokens) == sum(1 + len(row.input_ids) - row.response_start for row in make_corpus(samples).itertuples())
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_lens_entropy_is_that_of_the_prediction_read_off_each_layer(tiny_target, tmp_path, family):
+    target = tiny_target(family, layers=3)
+    found = dump(target, tmp_path, lens_tokens=7)
+    rows, values = read_lens(found.parts, 3)
+    tokens = read_tokens(found.parts)
+    assert values.shape == (7, 4)
+    assert tokens.is_response[rows].all()
+    for layer in range(4):
+        states = torch.from_numpy(read_layer(found.parts, layer)[rows])
+        with torch.no_grad():
+            log_p = torch.log_softmax(target.logits(states).double(), -1)
+        np.testing.assert_allclose(values[:, layer], -(log_p.exp() * log_p).sum(-1), atol=1e-4)
+    # at the last layer it is the predictive entropy itself
+    np.testing.assert_allclose(values[:, 3], tokens.predictive_entropy[rows], atol=1e-5)
+
+
+def test_lens_tokens_are_all_of_few_and_none_when_not_asked(tiny_target, tmp_path):
+    target = tiny_target("llama", layers=2)
+    every = dump(target, tmp_path, lens_tokens=10_000)
+    assert len(read_lens(every.parts, 2)[0]) == read_tokens(every.parts).is_response.sum()
+    rows, values = read_lens(dump(target, tmp_path, folder="b", lens_tokens=0).parts, 2)
+    assert (len(rows), values.shape) == (0, (0, 3))

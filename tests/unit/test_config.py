@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from speclayers import specs
 from speclayers.config import Section, Study
 from speclayers.errors import UserError
 from speclayers.layout import Layout
@@ -192,3 +193,17 @@ def test_two_studies_share_models_and_nothing_else():
     for path in ("corpus", "geometry"):
         assert getattr(one, path)("m", "x") != getattr(other, path)("m", "x")
     assert one.database != other.database
+
+
+def test_settings_of_the_sweep_and_the_dump_leave_the_geometry_alone():
+    base = parse_study(DEFAULT)
+    other = parse_study(merged({"geometry": {"sweep_shares": [0.4], "lens_tokens": 9, "entropy_threshold": 2.0}}))
+    model = "smollm2-135m"
+    assert specs.geometry(base, model) == specs.geometry(other, model)
+    assert specs.selection(base, model) == specs.selection(other, model)
+    assert specs.sweep(base, model) != specs.sweep(other, model)
+    assert specs.dump(base, model) != specs.dump(other, model)
+    absolute = {"filter_scope": "absolute", "entropy_threshold": 2.0}
+    assert specs.geometry(parse_study(merged({"geometry": absolute})), model).entropy_threshold == 2.0
+    kept = parse_study(merged({"geometry": {"keep_share": 0.5, "turning_score": "novelty"}}))
+    assert specs.sweep(kept, model) == specs.sweep(base, model)

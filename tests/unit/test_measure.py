@@ -11,18 +11,18 @@ from speclayers.config import GeometryConfig, SelectionConfig, SelectorConfig
 from speclayers.errors import UserError
 from speclayers.geometry.dump import open_dump
 from speclayers.geometry.entropy import matrix_entropy
-from speclayers.geometry.measure import measure
+from speclayers.geometry.measure import Geometry, measure
 from speclayers.geometry.tokens import choose_rows
 from speclayers.selection.evidence import gather
 from speclayers.selection.select import heads, select, selections_frame, trace
 from speclayers.specs import SelectionSpec
-from speclayers.tables import CKA, ENTROPY, FILTER_EFFECT, GRAM, SELECTIONS, TURNING, Origin, read_table, write_table
+from speclayers.tables import GEOMETRY, SELECTIONS, Origin, read_table, write_table
 from tests.dumps import layered_states, tokens_frame, write_dump
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 CONFIG = GeometryConfig(blocks=6, effect_tokens=8, search_rows=30)
 ORIGIN = Origin("m", "f")
-TABLES = {"entropy": ENTROPY, "cka": CKA, "gram": GRAM, "turning": TURNING, "filter_effect": FILTER_EFFECT}
+TABLES = {name: GEOMETRY[name] for name in Geometry._fields}
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +116,24 @@ def test_a_sink_in_the_first_position_fakes_a_valley_only_where_sinks_are_kept(t
     kept = pooled[pooled["sinks_kept"]].set_index("layer")["entropy"]
     dropped = pooled[~pooled["sinks_kept"]].set_index("layer")["entropy"]
     assert kept[3] < 0.2 < 1 < min(kept[2], kept[4], dropped.min())
+
+
+def test_convergence_ends_at_the_whole_and_each_step_is_measured_alone(measured, tokens, states):
+    found = measured.convergence
+    gram = measured.gram.query("subset == 'filtered' and layer_a == layer_b")
+    own = gram[gram["block_a"].isna()]["inner_product"]
+    whole = found[found["n_blocks"] == found["n_blocks"].max()]
+    np.testing.assert_allclose(whole["entropy"], -np.log(own), atol=1e-10)
+    cka = measured.cka.query("subset == 'filtered' and estimator == 'debiased' and layer_b == layer_a + 1")["value"]
+    np.testing.assert_allclose(whole["cka_next"].iloc[:-1], cka, atol=1e-10)
+    sets = choose_rows(tokens, CONFIG)
+    rows = sets.rows["filtered"]
+    for blocks, part in found.groupby("n_blocks"):
+        own = rows[sets.block_of(rows) < blocks]
+        assert set(part["n_tokens"]) == {len(own)}
+        expected = [matrix_entropy(states[layer, own], alpha=2) for layer in range(7)]
+        np.testing.assert_allclose(part["entropy"], expected, atol=1e-8)
+    assert (np.diff(found["n_tokens"].unique()) > 0).all()
 
 
 def test_constant_layer_is_named(tokens, states, tmp_path):

@@ -108,7 +108,7 @@ def test_every_figure_has_a_place_a_chart_and_a_text(page, study):
     places = [attributes for _, attributes in found.elements if "data-figure" in attributes]
     charts = json.loads(re.search(r'id="charts">(.*?)</script>', page, re.DOTALL)[1])
     assert {place["data-figure"] for place in places} == set(charts)
-    assert len(places) == len(charts) == 18
+    assert len(places) == len(charts) == 26
     for place in places:
         assert place["role"] == "img"
         assert len(place["aria-label"]) > 60
@@ -163,7 +163,13 @@ def test_geometry_alone_says_that_nothing_was_measured(tmp_path):
         "Nothing was decoded",
     ):
         assert missing in text
-    assert {figure.name for figure in drawn} == {"wave-bare", "similarity-bare", "filter-bare", "costs"}
+    assert {figure.name for figure in drawn} == {
+        *(
+            f"{kind}-bare"
+            for kind in ("wave", "similarity", "filter", "sweep", "convergence", "stability", "agreement")
+        ),
+        "costs",
+    }
 
 
 def test_one_question_has_no_limits(tmp_path):

@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 
 import numpy as np
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 
 from speclayers.config import SelectionConfig, SelectorConfig
 from speclayers.errors import UserError
-from speclayers.geometry.entropy import set_entropy, unit_trace_gram
+from speclayers.geometry.entropy import matrix_entropy, set_entropy, unit_trace_gram
 from speclayers.selection.evidence import SetEntropy
 from speclayers.selection.layer_geometry import LayerGeometry
 from speclayers.selection.selector import find_selector, known_selectors, requests
@@ -31,6 +32,7 @@ def geometry(n_layers=8, seed=0, shannon=True):
         cka=products / np.outer(norms, norms),
         gram=products,
         shannon=SetEntropy(grams) if shannon else None,
+        lens=np.array([matrix_entropy(s, alpha=3) for s in states]),
     )
 
 
@@ -63,7 +65,7 @@ DATA_DRIVEN = [name for name in known_selectors() if find_selector(name).measure
 def test_every_selector_of_the_method_is_there():
     assert set(known_selectors()) == {
         *("eagle2", "eagle3", "uniform", "random", "max_entropy", "min_entropy", "elsi", "elsi_c", "entropy_cka"),
-        *("product", "cka_farthest", "beam", "exhaustive", "per_segment", "pinned"),
+        *("product", "cka_farthest", "beam", "exhaustive", "per_segment", "pinned", "lens"),
     }
 
 
@@ -272,6 +274,14 @@ def test_wrong_settings_are_refused_with_the_key(config, message):
 
 def test_default_study_fits_a_model_of_moderate_depth():
     assert len(requests(SelectionConfig().selectors, 12)) == 7
+
+
+def test_lens_ranks_by_the_vocabulary_and_needs_tokens_that_were_read_out():
+    on = flat_geometry([0, 5, 4, 3])
+    with pytest.raises(UserError, match=r"no token was read out; raise geometry\.lens_tokens"):
+        choose("lens", 1, on)
+    read = dataclasses.replace(on, lens=np.array([9.0, 1.0, 3.0, 2.0]))
+    assert layers_of("lens", 2, read) == (2, 3)
 
 
 def test_unknown_similarity_stops_only_the_selectors_that_need_it():

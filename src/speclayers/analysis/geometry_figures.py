@@ -7,6 +7,7 @@ import math
 import altair as alt
 import pandas as pd
 
+from speclayers.analysis import calibration_figures
 from speclayers.analysis.figures import (
     Figure,
     file_name,
@@ -127,7 +128,7 @@ def similarity(study: Study, model: str) -> Figure | None:
     panels: list[alt.LayerChart] = []
     if len(turning):
         panels.append(_turning_panel(turning, order, cell, axis))
-    panels.append(_heatmap(pairs, order, cell, axis, sorted(set(chosen["layer"]))))
+    panels.append(_heatmap(pairs, turning, order, cell, axis, sorted(set(chosen["layer"]))))
     if len(chosen):
         panels.append(_choice_panel(chosen, order, cell, axis))
     points = [f"{int(layer)}" for layer in turning[turning["is_turning_point"].eq(True)]["layer"]]
@@ -135,8 +136,9 @@ def similarity(study: Study, model: str) -> Figure | None:
     caption = (
         f"Debiased linear CKA of each pair of layers on the {int(pairs['n_tokens'].max()):,} most uncertain tokens,"
         " sinks dropped. Above: turning score between"
-        " a layer and the next; a diamond is a local maximum above mean + 1 sd. On the diagonal: layers that any"
-        " selector chose. Below: which one chose them; where a square is hollow, τ was not measured."
+        " a layer and the next; a diamond is a local maximum above mean + 1 sd. Frames are the runs of layers between"
+        " turning points; on the diagonal: layers that any selector chose. Below: which one chose them; where a square"
+        " is hollow, τ was not measured."
     )
     title = (
         f"The states of {model} turn after {'layer' if len(points) == 1 else 'layers'} {joined(points)}"
@@ -147,7 +149,9 @@ def similarity(study: Study, model: str) -> Figure | None:
     return Figure(file_name("similarity", model), title, caption, specification(alt.vconcat(*panels, spacing=10)))
 
 
-def _heatmap(pairs: pd.DataFrame, order: list[int], cell: float, axis: alt.Axis, chosen: list[int]) -> alt.LayerChart:
+def _heatmap(
+    pairs: pd.DataFrame, turning: pd.DataFrame, order: list[int], cell: float, axis: alt.Axis, chosen: list[int]
+) -> alt.LayerChart:
     size = cell * len(order)
     known = pairs["value"].dropna()
     lowest = min(0.9, math.floor(float(known.min()) * 10) / 10) if len(known) else 0.0  # tells near-equal layers apart
@@ -170,7 +174,18 @@ def _heatmap(pairs: pd.DataFrame, order: list[int], cell: float, axis: alt.Axis,
     dots = diagonal.mark_point(filled=True, size=cell * cell * 0.3, color="#1b1f24", opacity=1).encode(
         x=x_axis, y=y_axis
     )
-    return alt.LayerChart(layer=[cells, dots]).properties(width=size, height=size)
+    ends = turning.groupby("block")["layer"].agg(["min", "max"]).reset_index(drop=True)
+    frames = (
+        alt.Chart(records(ends))
+        .mark_rect(filled=False, stroke="#D55E00", strokeWidth=1.5)
+        .encode(
+            x=alt.X("min:O", bandPosition=0, sort=order, axis=axis, scale=alt.Scale(domain=order)),
+            x2=alt.X2("max:O", bandPosition=1),
+            y=alt.Y("min:O", bandPosition=0, sort=order, axis=axis, scale=alt.Scale(domain=order)),
+            y2=alt.Y2("max:O", bandPosition=1),
+        )
+    )
+    return alt.LayerChart(layer=[cells, frames, dots]).properties(width=size, height=size)
 
 
 def _turning_panel(turning: pd.DataFrame, order: list[int], cell: float, axis: alt.Axis) -> alt.LayerChart:
@@ -288,5 +303,8 @@ def _change(rows: pd.DataFrame, name: str) -> str:
 
 def figures(study: Study, model: str) -> list[Figure]:
     """Return one model's figures of its layers, those without data left out."""
-    drawn = (wave(study, model), similarity(study, model), filter_effect(study, model))
+    drawn = (
+        *(wave(study, model), similarity(study, model), filter_effect(study, model)),
+        *(calibration_figures.filter_sweep(study, model), calibration_figures.convergence(study, model)),
+    )
     return [figure for figure in drawn if figure is not None]

@@ -157,6 +157,61 @@ def _share(row: dict[str, Any], name: str) -> str:
     return percent(row[name]) + shown
 
 
+def filter_sets(study: Study, model: str) -> PageTable:
+    """Return which layers elsi would choose at each share of tokens, filtered and random."""
+    rows = of_model(study.filter_sets, model)
+    cells = []
+    for (scope, share), part in rows.groupby(["scope", "share"], sort=False):
+        chosen = {(r["subset"], r["k"]): layers_name([int(x) for x in r["layers"]]) for r in rows_of(part)}
+        sets = [chosen.get((subset, k)) for k in (1, 3) for subset in ("filtered", "random")]
+        cells.append([scope, number(share, 2), _whole(part["n_tokens"].max()), *sets])
+    head = ["share of", "#share", "#tokens", "k = 1, filtered", "k = 1, random", "k = 3, filtered", "k = 3, random"]
+    caption = (
+        "What elsi would choose at each share, by entropy of order 2 on at most 1,024 of the tokens kept: a quick"
+        " relative of the selection. Where filtered and random differ little, the filter decides little."
+    )
+    return _table(caption, head, cells)
+
+
+def gaps(study: Study) -> PageTable:
+    """Return how far every choice is from the best of all sets, and who chose the same."""
+    cells = []
+    for row in rows_of(study.selected):
+        alike = study.selected[(study.selected["model"] == row["model"]) & (study.selected["k"] == row["k"])]
+        best = alike[alike["selector"] == "exhaustive"]["score"].max()
+        same = alike[(alike["layer_set"] == row["layer_set"]) & (alike["label"] != row["label"])]["label"]
+        gap = number(best - row["score"], 3)
+        cells.append([row["model"], row["label"], _whole(row["k"]), row["layer_set"], gap, ", ".join(same)])
+    caption = (
+        "Distance in E(S), nats, from the best of all sets of this k, as `exhaustive` finds it; a dash where the study"
+        " does not ask it. A greedy search that reaches 0 found the best."
+    )
+    return _table(caption, ["model", "selector", "#k", "layer set", "#below exhaustive", "the same set by"], cells)
+
+
+def engine_ids(recommendations: Sequence[dict[str, Any]]) -> PageTable:
+    """Return the layer ids that each serving engine uses.
+
+    Args:
+        recommendations: What recommendation.json holds of each model.
+    """
+    engines = recommendations[0]["engines"]
+    cells = []
+    for found in recommendations:
+        for entry in found["selections"]:
+            ids = [_ids(entry["ids"][name]) for name in engines]
+            cells.append([found["model"], entry["selector"], _whole(entry["k"]), entry["name"], *ids])
+    conventions = "; ".join(f"{e['engine']} ({e['key']}): {e['convention']}" for e in engines.values())
+    caption = f"Ids to paste. Layer {recommendations[0]['convention']}. {conventions}."
+    return _table(caption, ["model", "selector", "#k", "layers", *(e["engine"] for e in engines.values())], cells)
+
+
+def _ids(found: dict[str, Any]) -> str:
+    if found["ids"] is None:
+        return f"none: {found['refused']}"
+    return f"{found['ids']}" + (f"; {found['note']}" if found["note"] else "")
+
+
 def selections(study: Study) -> PageTable:
     """Return what every selector chose, and why."""
     cells = []

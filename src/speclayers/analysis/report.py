@@ -15,8 +15,8 @@ from jinja2 import Environment
 from markupsafe import Markup
 from tqdm import tqdm
 
-from speclayers.analysis import acceptance_figures, geometry_figures, page_tables, run_figures
-from speclayers.analysis.answer import answer, headline_comparisons
+from speclayers.analysis import acceptance_figures, geometry_figures, page_tables, run_figures, selection_figures
+from speclayers.analysis.answer import Answer, answer, headline_comparisons
 from speclayers.analysis.figures import Figure
 from speclayers.analysis.page_tables import PageTable
 from speclayers.analysis.study import Study, of_model
@@ -47,13 +47,13 @@ def sections(study: Study) -> list[Section]:
     """Return the page's sections; each says what is missing where there are no data."""
     builders = (
         ("acceptance", "Tokens accepted", _acceptance),
-        ("layers", "The layers", _layers),
-        ("selections", "Which layers were chosen", _selections),
+        ("layers", "The layers", layers_section),
+        ("selections", "Which layers were chosen", selections_section),
         ("training", "Training of the heads", _training),
         ("time", "Time", _time),
         ("exactness", "Exactness", _exactness),
         ("words", "Words used here", _words),
-        ("provenance", "Provenance", _provenance),
+        ("provenance", "Provenance", provenance_section),
     )
     return [Section(name, title, list(build(study))) for name, title, build in builders]
 
@@ -93,13 +93,27 @@ def write_figures(drawn: list[Figure], folder: Path) -> None:
 
 
 def render(study: Study, parts: list[Section], drawn: list[Figure]) -> str:
-    """Return the page as HTML; every text is escaped, and the scripts are inlined once."""
+    """Return the study's page as HTML."""
+    title = f"Which layers should feed the drafter? Study {study.fact('study', 'name')}"
+    return render_page(title, answer(study), _warnings(study), parts, drawn)
+
+
+def render_page(title: str, told: Answer, warnings: list[str], parts: list[Section], drawn: list[Figure]) -> str:
+    """Return a page as HTML; every text is escaped, and the scripts are inlined once.
+
+    Args:
+        title: Its heading.
+        told: The answer in three lines.
+        warnings: Shown above it.
+        parts: Sections.
+        drawn: The figures in them.
+    """
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(_resource("page.html.j2"))
     return template.render(
-        title=f"Which layers should feed the drafter? Study {study.fact('study', 'name')}",
-        answer=answer(study),
-        warnings=_warnings(study),
+        title=title,
+        answer=told,
+        warnings=warnings,
         sections=parts,
         charts=_embedded({figure.name: figure.for_page() for figure in drawn}),
         style=Markup(_resource("page.css")),
@@ -178,7 +192,8 @@ def _acceptance(study: Study) -> Iterator[Block]:
         )
 
 
-def _layers(study: Study) -> Iterator[Block]:
+def layers_section(study: Study) -> Iterator[Block]:
+    """Yield what is known of each model's layers."""
     for model in study.models:
         yield Block("heading", model)
         drawn = geometry_figures.figures(study, model)
@@ -187,13 +202,19 @@ def _layers(study: Study) -> Iterator[Block]:
             yield _text("No geometry was measured on this model.")
         if len(of_model(study.filter_effect, model)):
             yield Block("table", page_tables.filter_effect(study, model))
+        if len(of_model(study.filter_sets, model)):
+            yield Block("table", page_tables.filter_sets(study, model))
 
 
-def _selections(study: Study) -> Iterator[Block]:
+def selections_section(study: Study) -> Iterator[Block]:
+    """Yield what was chosen, how stable it is, and which selectors agree."""
     if study.selected.empty:
         yield _text("No selector chose layers.")
         return
     yield Block("table", page_tables.selections(study))
+    yield Block("table", page_tables.gaps(study))
+    for model in study.models:
+        yield from _shown(selection_figures.stabilities(study, model), selection_figures.agreement(study, model))
 
 
 def _training(study: Study) -> Iterator[Block]:
@@ -233,5 +254,6 @@ def _words(_: Study) -> Iterator[Block]:
     yield Block("terms", list(TERMS))
 
 
-def _provenance(study: Study) -> Iterator[Block]:
+def provenance_section(study: Study) -> Iterator[Block]:
+    """Yield where the numbers come from."""
     yield Block("table", page_tables.provenance(study))

@@ -52,8 +52,8 @@ def training(study: Study, model: str) -> Figure | None:
     caption = (
         "Soft cross-entropy (nats) and top-1 accuracy on training responses by optimiser step, mean over 60 bins."
         " Columns are the steps of training-time test (TTT): at step j a head drafts from its own outputs of"
-        " the j steps before. Simulated is what a single chain of drafts would get accepted on training responses, so it"
-        " is no test."
+        " the j steps before. Simulated is what a single chain of drafts would get accepted on training responses,"
+        " so it is no test."
         f" Shown: {shown}, {count(kept['drafter'].nunique(), 'head')}."
     )
     return Figure(file_name("training", model), title, caption, specification(alt.vconcat(*panels, spacing=12)))

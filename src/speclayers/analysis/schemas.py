@@ -67,11 +67,7 @@ def _keyed(keys: tuple[Column, ...], table: Table) -> Table:
 
 
 SUMMARIES: dict[str, Table] = {
-    "geometry_entropy": _keyed(MODEL, tables.ENTROPY),
-    "geometry_cka": _keyed(MODEL, tables.CKA),
-    "geometry_gram": _keyed(MODEL, tables.GRAM),
-    "geometry_turning": _keyed(MODEL, tables.TURNING),
-    "geometry_filter_effect": _keyed(MODEL, tables.FILTER_EFFECT),
+    **{f"geometry_{name}": _keyed(MODEL, table) for name, table in tables.GEOMETRY.items()},
     "selections": _keyed(MODEL, tables.SELECTIONS),
     "heads": HEADS,
     "training": _keyed(DRAFTER, tables.TRAINING),

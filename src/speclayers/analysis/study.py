@@ -47,6 +47,10 @@ class Study:
     cka: pd.DataFrame
     turning: pd.DataFrame
     filter_effect: pd.DataFrame
+    filter_sweep: pd.DataFrame
+    filter_sets: pd.DataFrame
+    convergence: pd.DataFrame
+    agreement: pd.DataFrame
     training: pd.DataFrame
     heads: pd.DataFrame
     runs: pd.DataFrame
@@ -133,6 +137,10 @@ def read_study(connection: Connection) -> Study:
         "sets": "sets order by model, layer_set",
         "turning": "geometry_turning order by model, layer",
         "filter_effect": "geometry_filter_effect",
+        "filter_sweep": "geometry_filter_sweep",
+        "filter_sets": "geometry_filter_sets",
+        "convergence": "geometry_convergence order by model, n_tokens, layer",
+        "agreement": "selector_agreement",
         "heads": "heads order by model, drafter",
         "runs": "runs order by model, temperature, nodes, drafter",
         "costs": "costs",

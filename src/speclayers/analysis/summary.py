@@ -16,7 +16,6 @@ from speclayers.analysis.schemas import ORIGIN, SUMMARIES
 from speclayers.decoding.exactness import compare
 from speclayers.errors import UserError
 from speclayers.files import read_json
-from speclayers.layout import GEOMETRY_TABLES
 from speclayers.tables import Origin, Table, read_origin, read_table, write_table
 from speclayers.targets.manifest import Manifest
 
@@ -81,10 +80,8 @@ def write_summary(results: ModelResults, output: Path, origin: Origin) -> None:
 
 
 def _summaries(results: ModelResults) -> Iterator[tuple[str, pd.DataFrame]]:
-    geometry = {"entropy": tables.ENTROPY, "cka": tables.CKA, "gram": tables.GRAM}
-    geometry |= {"turning": tables.TURNING, "filter_effect": tables.FILTER_EFFECT}
-    for name in GEOMETRY_TABLES:
-        frame = read_table(results.geometry / f"{name}.parquet", geometry[name])
+    for name, table in tables.GEOMETRY.items():
+        frame = read_table(results.geometry / f"{name}.parquet", table)
         if name == "gram":
             frame = frame[frame["block_a"].isna()]  # pairs of blocks serve the selection's half-samples only
         yield f"geometry_{name}", frame.assign(model=results.model)

@@ -37,7 +37,8 @@ with entropy as (
         max(entropy) filter (subset = 'filtered' and sample_id is null) as entropy_filtered,
         max(entropy) filter (subset = 'random' and sample_id is null) as entropy_random,
         avg(entropy) filter (subset = 'filtered' and sample_id is not null) as entropy_per_prompt,
-        stddev_samp(entropy) filter (subset = 'filtered' and sample_id is not null) as spread_over_prompts
+        stddev_samp(entropy) filter (subset = 'filtered' and sample_id is not null) as spread_over_prompts,
+        max(effective_rank) filter (subset = 'filtered' and sample_id is null) as effective_rank
     from geometry_entropy
     where alpha = 1 and not sinks_kept
     group by model, layer
@@ -49,8 +50,9 @@ neighbours as (
     where estimator = 'debiased' and subset = 'filtered' and layer_b = layer_a + 1
 )
 
-select e.*, n.cka_to_next, t.score as turning_score, t.is_turning_point, t.block
+select e.*, l.lens_entropy, n.cka_to_next, t.score as turning_score, t.is_turning_point, t.block
 from entropy as e
+left join geometry_lens as l using (model, layer)
 left join neighbours as n using (model, layer)
 left join geometry_turning as t using (model, layer)
 order by e.model, e.layer;

@@ -22,6 +22,7 @@ from speclayers.tables import Table, read_origin
 EXPORTS = (
     *("acceptance_summary", "comparisons", "category_estimates", "depth_estimates", "speed_estimates"),
     *("correlations", "layer_profile", "selected", "selector_agreement", "geometry_filter_effect"),
+    *("geometry_filter_sweep", "geometry_filter_sets"),
     *("runs", "heads", "costs", "provenance"),
 )
 """Tables and views that are also written as Parquet and CSV."""

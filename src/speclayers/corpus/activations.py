@@ -5,6 +5,9 @@ Rows are the response tokens of every sequence and, before them, its first token
 sequences, about PART_ROWS rows. A row is a sink if it is at position 0 or if its norm exceeds
 SINK_FACTOR times the median norm of the part's response rows in any layer: the median is taken per
 part, so that parts are written once, as they come.
+
+Of a few response tokens the prediction is also read off every layer, through the final norm and the LM
+head (the logit lens), since later stages have no model.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from tqdm import tqdm
 
 from speclayers.errors import UserError
 from speclayers.files import atomic_path, write_json
+from speclayers.geometry.dump import LENS
 from speclayers.tables import Origin, activation_column, read_origin
 from speclayers.targets.capture import CapturedStates, capture_states
 from speclayers.targets.target import Target
@@ -39,6 +43,7 @@ BATCH_TOKENS = 2048
 """Padded tokens of one forward pass."""
 LOGIT_ROWS = 512
 """Rows whose logits are held at once; a row has as many as the vocabulary."""
+_LENS_SEED = 0  # fixed: which tokens are read out is no setting of a study
 LOG_EVERY_S = 30.0
 
 
@@ -48,6 +53,8 @@ class _Sequence(NamedTuple):
     sample_id: str
     ids: list[int]
     response_start: int
+    lens: tuple[int, ...] = ()
+    """Positions at which the prediction is read off every layer."""
 
     @property
     def positions(self) -> list[int]:
@@ -65,15 +72,19 @@ class _Rows:
         norms: (N + 1, rows) float32.
         entropy: (rows,) predictive entropy in nats.
         next_logprob: (rows,) log-probability of the token that follows; NaN where none does.
+        lens: Vocabulary entropies of every layer, (N + 1,) in nats, by position.
     """
 
     states: torch.Tensor
     norms: torch.Tensor
     entropy: torch.Tensor
     next_logprob: torch.Tensor
+    lens: dict[int, list[float]]
 
 
-def dump_activations(target: Target, corpus: pd.DataFrame, manifest: Path, origin: Origin, max_tokens: int) -> None:
+def dump_activations(
+    target: Target, corpus: pd.DataFrame, manifest: Path, origin: Origin, max_tokens: int, lens_tokens: int
+) -> None:
     """Dump all layers' states over a corpus into Parquet parts beside a manifest, which is written last.
 
     Parts that an interrupted run with the same origin, target and sequences left are kept.
@@ -84,12 +95,13 @@ def dump_activations(target: Target, corpus: pd.DataFrame, manifest: Path, origi
         manifest: Path of the manifest; its folder receives the parts.
         origin: Goes into the parts' metadata.
         max_tokens: Response tokens used at most: whole sequences from the first on, until reached.
+        lens_tokens: Response tokens, drawn at random, at which the prediction is read off every layer.
 
     Raises:
         UserError: The corpus is empty, or a state is not finite.
     """
     manifest.parent.mkdir(parents=True, exist_ok=True)
-    sequences = _choose(corpus, max_tokens)
+    sequences = _with_lens(_choose(corpus, max_tokens), lens_tokens)
     if not sequences:
         raise UserError(f"{target.name}: the corpus has no response tokens to measure")
     parts = _split(sequences)
@@ -121,6 +133,21 @@ def _choose(corpus: pd.DataFrame, max_tokens: int) -> list[_Sequence]:
         chosen.append(_Sequence(str(sample_id), [int(token) for token in ids], int(start)))
         tokens += length
     return chosen
+
+
+def _with_lens(sequences: list[_Sequence], count: int) -> list[_Sequence]:
+    """Draw response positions for the logit lens, position 0 left out; all where there are no more."""
+    places = [
+        (number, position)
+        for number, sequence in enumerate(sequences)
+        for position in range(max(1, sequence.response_start), len(sequence.ids))
+    ]
+    drawn = np.random.default_rng(_LENS_SEED).permutation(len(places))[:count]
+    positions: dict[int, list[int]] = {}
+    for place in np.sort(drawn):
+        number, position = places[place]
+        positions.setdefault(number, []).append(position)
+    return [sequence._replace(lens=tuple(positions.get(n, ()))) for n, sequence in enumerate(sequences)]
 
 
 def _split(sequences: Sequence[_Sequence]) -> list[list[_Sequence]]:
@@ -189,7 +216,19 @@ def _rows(target: Target, sequence: _Sequence, captured: CapturedStates, row: in
     logprob[-1] = float("nan")
     norms = torch.stack([layer.float().norm(dim=-1).cpu() for layer in states])
     _check_finite(target, sequence, norms)
-    return _Rows(torch.stack([layer.cpu() for layer in states]), norms, entropy, logprob)
+    lens = _read_out(target, sequence, states)
+    return _Rows(torch.stack([layer.cpu() for layer in states]), norms, entropy, logprob, lens)
+
+
+def _read_out(target: Target, sequence: _Sequence, states: list[torch.Tensor]) -> dict[int, list[float]]:
+    """Return the vocabulary entropies of every layer at the sequence's lens positions."""
+    if not sequence.lens:
+        return {}
+    rows = [sequence.positions.index(position) for position in sequence.lens]
+    last = states[-1].device
+    chosen = torch.stack([layer[rows].to(last) for layer in states], dim=1)  # (tokens, N + 1, width)
+    entropy, _ = _next_token(target, chosen.flatten(0, 1), torch.zeros(chosen[..., 0].numel(), dtype=torch.long))
+    return dict(zip(sequence.lens, entropy.reshape(len(rows), -1).tolist(), strict=True))
 
 
 def _next_token(target: Target, last: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -228,6 +267,8 @@ def _table(target: Target, part: list[_Sequence], rows: list[_Rows]) -> pa.Table
         "next_logprob": pa.array(logprob, pa.float32(), mask=np.isnan(logprob)),
         "is_sink": pa.array((positions == 0) | _outliers(norms, response), pa.bool_()),
     }
+    lens = [r.lens.get(position) for s, r in zip(part, rows, strict=True) for position in s.positions]
+    columns[LENS] = pa.array(lens, pa.list_(pa.float32()))
     fields = [pa.field(name, column.type) for name, column in columns.items()]
     arrays = list(columns.values())
     for layer in range(target.n_layers + 1):

@@ -27,6 +27,9 @@ TOKEN_COLUMNS = [
     "is_sink",
 ]
 
+LENS = "lens_entropy"
+"""Column that holds, of a few rows, one vocabulary entropy a layer; the others are null."""
+
 _STORED: dict[str, np.dtype[Any]] = {
     "float32": np.dtype("<f4"),
     "float16": np.dtype("<f2"),
@@ -94,7 +97,7 @@ def _check_part(part: Path, dump: Dump, fingerprint: str) -> int:
                 "delete the dump and run again"
             )
     layers = [activation_column(layer, dump.n_layers) for layer in range(dump.n_layers + 1)]
-    missing = [name for name in (*TOKEN_COLUMNS, *layers) if name not in schema.names]
+    missing = [name for name in (*TOKEN_COLUMNS, LENS, *layers) if name not in schema.names]
     if missing:
         raise UserError(f"{part}: column {missing[0]} is missing; delete the dump and run again")
     return int(metadata.num_rows)
@@ -115,6 +118,28 @@ def read_tokens(parts: Sequence[Path]) -> pd.DataFrame:
     tables = [_parquet(part, lambda p: pq.read_table(p, columns=TOKEN_COLUMNS, partitioning=None)) for part in parts]
     frame: pd.DataFrame = pa.concat_tables([t.replace_schema_metadata(None) for t in tables]).to_pandas()
     return frame
+
+
+def read_lens(parts: Sequence[Path], n_layers: int) -> tuple[np.ndarray, np.ndarray]:
+    """Read the entropies of the logit lens, which were computed for a sample of the rows.
+
+    Args:
+        parts: Parquet files of the dump, in order.
+        n_layers: Number of decoder blocks N.
+
+    Returns:
+        Row numbers (rows,), and the entropies over the vocabulary (rows, N + 1) in nats.
+
+    Raises:
+        UserError: A part is missing or truncated, or holds another number of layers.
+    """
+    tables = [_parquet(part, lambda p: pq.read_table(p, columns=[LENS], partitioning=None)) for part in parts]
+    column = pa.concat_tables([t.replace_schema_metadata(None) for t in tables]).column(LENS).combine_chunks()
+    rows = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+    values = column.flatten().to_numpy(zero_copy_only=False).astype(np.float64)
+    if len(values) != len(rows) * (n_layers + 1):
+        raise UserError(f"{parts[0]}: column {LENS} does not hold {n_layers + 1} layers; delete the dump and run again")
+    return rows, values.reshape(len(rows), n_layers + 1)
 
 
 def read_layer(parts: Sequence[Path], layer: int) -> np.ndarray:

@@ -12,6 +12,7 @@ from speclayers.errors import UserError
 Preprocessing = Literal["centre", "none", "row_norm", "centre_row_norm"]
 
 _ROUNDING = 1e-24  # a centred trace below this share of the rows' own squares is rounding, not spread
+_GRAM_ROUNDING = 1e-13  # the same where the Gram matrix itself was centred, which loses more digits
 _SMALLEST = 1e-14  # share of the trace below which an eigenvalue is taken for this much
 
 
@@ -48,6 +49,28 @@ def eigenvalues(rows: np.ndarray, route: Literal["smaller", "gram", "covariance"
     turned = np.swapaxes(rows, -1, -2)
     product = rows @ turned if gram else turned @ rows
     return np.clip(np.linalg.eigvalsh(product), 0, None)
+
+
+def gram_spectra(gram: np.ndarray, how: Preprocessing) -> np.ndarray:
+    """Return the eigenvalues of Gram matrices after preprocessing, from those of rows as they are.
+
+    Args:
+        gram: XXᵀ of unprocessed rows, (..., n, n); where `how` centres, rows may have been shifted.
+        how: Preprocessing.
+
+    Returns:
+        (..., n), none negative, all zero where the rows do not differ.
+    """
+    size = np.trace(gram, axis1=-2, axis2=-1)
+    if how in ("centre", "centre_row_norm"):
+        rows = gram.mean(axis=-1, keepdims=True)
+        gram = gram - rows - np.swapaxes(rows, -1, -2) + rows.mean(axis=-2, keepdims=True)
+    flat = np.trace(gram, axis1=-2, axis2=-1) <= _GRAM_ROUNDING * size
+    if how in ("row_norm", "centre_row_norm"):
+        norms = np.sqrt(np.clip(np.diagonal(gram, axis1=-2, axis2=-1), 0, None))
+        norms = np.where(norms > 0, norms, 1)
+        gram = gram / (norms[..., :, None] * norms[..., None, :])
+    return np.where(flat[..., None], 0, np.clip(np.linalg.eigvalsh(gram), 0, None))
 
 
 def entropy_of(weights: np.ndarray, alpha: float = 1.0) -> np.ndarray:
@@ -95,8 +118,7 @@ def no_spread(rows: np.ndarray, prepared: np.ndarray) -> np.ndarray:
     Returns:
         (...) bool.
     """
-    spread, size = (np.einsum("...nd,...nd->...", x, x, dtype=np.float64) for x in (prepared, rows))
-    return np.asarray(spread <= _ROUNDING * size)
+    return np.asarray(squares(prepared) <= _ROUNDING * squares(rows))
 
 
 def principal_rows(rows: np.ndarray) -> np.ndarray:
@@ -200,10 +222,29 @@ def require_spread(rows: np.ndarray, prepared: np.ndarray, layer: int) -> None:
     Raises:
         UserError: The trace of its Gram matrix is zero.
     """
-    if no_spread(rows, prepared):
-        raise UserError(
-            f"activations: layer {layer} is constant over its {len(rows)} tokens; expected rows that differ"
-        )
+    spread, size = squares(prepared), squares(rows)
+    refuse_constant(float(spread), float(size), len(rows), layer)
+
+
+def squares(rows: np.ndarray) -> np.ndarray:
+    """Return the sum of squares of rows, (...) from (..., n, width), in fp64."""
+    return np.asarray(np.einsum("...nd,...nd->...", rows, rows, dtype=np.float64))
+
+
+def refuse_constant(spread: float, size: float, tokens: int, layer: int) -> None:
+    """Refuse a layer whose rows do not differ.
+
+    Args:
+        spread: Sum of squares of the preprocessed rows.
+        size: Sum of squares of the rows as they are.
+        tokens: Number of rows, for the message.
+        layer: Layer index, for the message.
+
+    Raises:
+        UserError: The spread is rounding.
+    """
+    if spread <= _ROUNDING * size:
+        raise UserError(f"activations: layer {layer} is constant over its {tokens} tokens; expected rows that differ")
 
 
 def set_entropy(grams: Sequence[np.ndarray], alpha: float = 1.0) -> float:
@@ -220,12 +261,12 @@ def set_entropy(grams: Sequence[np.ndarray], alpha: float = 1.0) -> float:
     return float(entropy_of(np.clip(np.linalg.eigvalsh(mixture), 0, None), alpha))
 
 
-def effective_rank(rows: np.ndarray) -> float:
+def effective_rank(spectrum: np.ndarray) -> float:
     """Return exp of the entropy of the normalised *singular values* (Roy and Vetterli, EUSIPCO 2007).
 
     Not the exponential of the matrix entropy, which weighs squared singular values.
 
     Args:
-        rows: Matrix, (n, width).
+        spectrum: Eigenvalues of ZZᵀ, the squares of Z's singular values, (r,).
     """
-    return float(np.exp(entropy_of(np.linalg.svd(rows.astype(np.float64), compute_uv=False))))
+    return float(np.exp(entropy_of(np.sqrt(spectrum))))

@@ -14,7 +14,7 @@ from speclayers.errors import UserError
 from speclayers.geometry.rows import Rows
 
 _TILE = 256  # rows: a Gram tile of 256² fp64 is half a megabyte a layer
-_HELD_BYTES = 2**28
+_HELD_BYTES = 2**27
 _ROUNDING = 1e-12
 
 
@@ -119,7 +119,8 @@ def inner_products(rows: Rows, n_blocks: int, pairs: Iterable[Pair] | None = Non
     tiles = list(_tiles(rows.block))
     groups = list(_groups(tiles, rows))
     for group in tqdm(groups, desc=f"Gram {name}".strip(), disable=None, mininterval=1):
-        held = {tile: rows.tile(tile.rows) for tile in group}
+        held: dict[_Tile, np.ndarray] = {}  # the group before is let go of first, or memory would hold two
+        held.update((tile, rows.tile(tile.rows)) for tile in group)
         for right in tiles[tiles.index(group[0]) :]:
             others = [t for t in group if tiles.index(t) <= tiles.index(right) and Pair(t.block, right.block) in wanted]
             if not others:

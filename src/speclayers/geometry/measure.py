@@ -12,11 +12,13 @@ import pandas as pd
 from tqdm import tqdm
 
 from speclayers.config import GeometryConfig
+from speclayers.geometry.convergence import convergence
 from speclayers.geometry.dump import Dump, read_layer, read_tokens
 from speclayers.geometry.entropy import entropy_of
 from speclayers.geometry.filter_effect import EffectRows, effect_rows, filter_effect
 from speclayers.geometry.gram import GramSums, Similarity, gram_sums, similarity, without_each_block
 from speclayers.geometry.jackknife import interval
+from speclayers.geometry.lens import lens_profile, lens_rows
 from speclayers.geometry.profile import EntropyRow, check_rows, layer_profile, prompt_spectra
 from speclayers.geometry.rows import RowStore, create_store, open_rows
 from speclayers.geometry.tokens import SUBSETS, RowSets, Subset, choose_rows
@@ -33,10 +35,12 @@ class Geometry(NamedTuple):
     gram: pd.DataFrame
     turning: pd.DataFrame
     filter_effect: pd.DataFrame
+    convergence: pd.DataFrame
+    lens: pd.DataFrame
 
 
 def measure(dump: Dump, config: GeometryConfig, scratch: Path) -> Geometry:
-    """Measure entropy, CKA, Gram products, turning points and the filter's effect.
+    """Measure entropy, CKA, Gram products, turning points, the filter's effect and how all this settles.
 
     Args:
         dump: The activation dump.
@@ -64,11 +68,15 @@ def measure(dump: Dump, config: GeometryConfig, scratch: Path) -> Geometry:
     found = {subset: similarity(value) for subset, value in sums.items()}
     _warn_of_unknown_similarity(found["filtered"])
     return Geometry(
-        entropy=pd.DataFrame(profile, columns=EntropyRow._fields).astype({"ci_low": float, "ci_high": float}),
+        entropy=pd.DataFrame(profile, columns=EntropyRow._fields).astype(
+            dict.fromkeys(("ci_low", "ci_high", "effective_rank"), float)
+        ),
         cka=pd.concat([_cka_frame(subset, found[subset], sums[subset]) for subset in SUBSETS]),
         gram=pd.concat([_gram_frame(subset, found[subset], sums[subset]) for subset in SUBSETS]),
         turning=_turning_frame(found["filtered"], config),
         filter_effect=filter_effect(*np.stack(by_layer[1:], axis=-1)),
+        convergence=convergence(sums["filtered"]),
+        lens=lens_profile(lens_rows(dump.parts, sets, dump.n_layers), sets.n_blocks),
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from speclayers.errors import UserError
 from speclayers.geometry.entropy import (
     Preprocessing,
+    effective_rank,
     eigenvalues,
     entropies_without,
     entropy_of,
@@ -36,6 +37,16 @@ class EntropyRow(NamedTuple):
     entropy: float
     ci_low: float | None
     ci_high: float | None
+    effective_rank: float | None
+
+
+class _Pooled(NamedTuple):
+    """One order's entropy of a subset, with limits where a jackknife makes sense, and the effective rank."""
+
+    entropy: float
+    low: float | None
+    high: float | None
+    effective_rank: float
 
 
 def layer_profile(
@@ -65,37 +76,38 @@ def layer_profile(
             if sinks_kept
             else _pooled_with_limits(prepared, sets.block_of(rows), alphas, how == "centre")
         )
-        for alpha, (value, low, high) in zip(alphas, pooled, strict=True):
-            yield EntropyRow(layer, subset, sinks_kept, alpha, how, None, len(rows), value, low, high)
+        for alpha, found in zip(alphas, pooled, strict=True):
+            yield EntropyRow(layer, subset, sinks_kept, alpha, how, None, len(rows), *found)
         for prompts, own in _by_length(sets.prompt[rows]):
             spectra = prompt_spectra(chosen[own], how)
             for alpha in alphas:
                 for prompt, value in zip(prompts, entropy_of(spectra, alpha), strict=True):
                     name = sets.prompts[prompt]
-                    yield EntropyRow(
-                        layer, subset, sinks_kept, alpha, how, name, own.shape[1], float(value), None, None
-                    )
+                    entropy = (float(value), None, None, None)
+                    yield EntropyRow(layer, subset, sinks_kept, alpha, how, name, own.shape[1], *entropy)
 
 
-def _pooled(prepared: np.ndarray, alphas: Sequence[float]) -> list[tuple[float, None, None]]:
+def _pooled(prepared: np.ndarray, alphas: Sequence[float]) -> list[_Pooled]:
     """Return the entropy for each order; where sinks are kept a jackknife would judge single rows."""
     spectrum = eigenvalues(prepared)
-    return [(float(entropy_of(spectrum, alpha)), None, None) for alpha in alphas]
+    rank = effective_rank(spectrum)
+    return [_Pooled(float(entropy_of(spectrum, alpha)), None, None, rank) for alpha in alphas]
 
 
 def _pooled_with_limits(
     prepared: np.ndarray, block: np.ndarray, alphas: Sequence[float], recentre: bool
-) -> list[tuple[float, float, float]]:
+) -> list[_Pooled]:
     """Return entropy, lower and upper limit for each order."""
     principal = principal_rows(prepared)
     spectrum = np.square(principal).sum(axis=0)
     without = entropies_without(principal, block, alphas, recentre)
     sizes = np.unique(block, return_counts=True)[1]
+    rank = effective_rank(spectrum)
     found = []
     for order, alpha in enumerate(alphas):
         value = entropy_of(spectrum, alpha)
         limits = interval(value, without[:, order], sizes)
-        found.append((float(value), float(limits.low), float(limits.high)))
+        found.append(_Pooled(float(value), float(limits.low), float(limits.high), rank))
     return found
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from speclayers.errors import UserError
-from speclayers.geometry.entropy import Preprocessing, preprocess, require_spread
+from speclayers.geometry.entropy import Preprocessing, preprocess, refuse_constant, squares
+
+_READ_ROWS = 2048  # rows of one layer in memory at once, so that a longer text needs no more
 
 
 @dataclass(frozen=True)
@@ -104,11 +106,12 @@ def open_rows(store: RowStore, rows: np.ndarray, block: np.ndarray, how: Preproc
         UserError: A layer is constant.
     """
     mean, scale = np.zeros((store.n_layers, 1, store.states.shape[2])), np.empty(store.n_layers)
+    parts = [rows[start : start + _READ_ROWS] for start in range(0, len(rows), _READ_ROWS)]
     for layer in range(store.n_layers):
-        states = store.states[layer, rows]
+        states = store.states[layer]
         if how in ("centre", "centre_row_norm"):
-            mean[layer] = states.mean(axis=0, dtype=np.float64)
-        prepared = preprocess(states, how, mean[layer])
-        require_spread(states, prepared, layer)
-        scale[layer] = 1 / np.sqrt(np.square(prepared).sum())
+            mean[layer] = sum(states[part].sum(axis=0, dtype=np.float64) for part in parts) / len(rows)
+        spread = sum(float(squares(preprocess(states[part], how, mean[layer]))) for part in parts)
+        refuse_constant(spread, sum(float(squares(states[part])) for part in parts), len(rows), layer)
+        scale[layer] = 1 / np.sqrt(spread)
     return Rows(store, rows, block, how, mean, scale)

@@ -13,6 +13,7 @@ from speclayers.config import GeometryConfig
 from speclayers.errors import UserError
 
 Subset = Literal["all", "filtered", "random"]
+Scope = Literal["per_prompt", "pooled", "absolute"]
 SUBSETS: tuple[Subset, ...] = get_args(Subset)
 
 FEWEST_ROWS = 8
@@ -78,9 +79,9 @@ def choose_rows(tokens: pd.DataFrame, config: GeometryConfig) -> RowSets:
         raise UserError(f"activations: predictive_entropy of sample {sample} is not a number; delete the dump")
     rows = np.flatnonzero(usable)
     position = tokens["position"].to_numpy(int)
-    filtered = most_uncertain(uncertainty[rows], position[rows], prompt[rows], config.keep_share, config.filter_scope)
-    kept = rows[filtered]
-    control = _random_control(rows, prompt, kept, np.random.default_rng((config.seed, _CONTROL)))
+    kept = rows[_filter(uncertainty[rows], position[rows], prompt[rows], config)]
+    _check(len(kept), len(np.unique(prompt[kept])), "tokens that pass the filter", config)
+    control = random_control(rows, prompt, kept, np.random.default_rng((config.seed, _CONTROL)))
     all_prompts = pd.Index(names).get_indexer(tokens["sample_id"])
     sets = RowSets(
         rows={},
@@ -90,12 +91,20 @@ def choose_rows(tokens: pd.DataFrame, config: GeometryConfig) -> RowSets:
         block=prompt_blocks(len(names), config.blocks, config.seed),
     )
     sets.rows.update({"all": sets.ordered(rows), "filtered": sets.ordered(kept), "random": sets.ordered(control)})
-    _check(len(kept), len(np.unique(prompt[kept])), "tokens that pass the filter")
     return sets
 
 
-def _check(rows: int, prompts: int, what: str) -> None:
+def _filter(uncertainty: np.ndarray, position: np.ndarray, prompt: np.ndarray, config: GeometryConfig) -> np.ndarray:
+    """Return the indices of the tokens that the config's filter keeps."""
+    if config.filter_scope == "absolute":
+        return uncertain_enough(uncertainty, config.entropy_threshold)
+    return most_uncertain(uncertainty, position, prompt, config.keep_share, config.filter_scope)
+
+
+def _check(rows: int, prompts: int, what: str, filtered: GeometryConfig | None = None) -> None:
     remedy = "raise corpus.calibration.count or max_new_tokens"
+    if filtered is not None and filtered.filter_scope == "absolute":
+        remedy = f"lower geometry.entropy_threshold, found {filtered.entropy_threshold:g} nats, or {remedy}"
     if rows < FEWEST_ROWS:
         raise UserError(f"activations: {rows} {what}, expected at least {FEWEST_ROWS}; {remedy}")
     if prompts < 2:
@@ -122,7 +131,7 @@ def most_uncertain(
     position: np.ndarray,
     prompt: np.ndarray,
     share: float,
-    scope: Literal["per_prompt", "pooled"] = "per_prompt",
+    scope: Scope = "per_prompt",
 ) -> np.ndarray:
     """Return the indices of the ⌈share · n⌉ tokens of highest predictive entropy.
 
@@ -131,11 +140,16 @@ def most_uncertain(
         position: Position in the sequence, (n,); the lower one wins a tie.
         prompt: Prompt of each token, (n,); with the pooled scope the earlier one wins a tie.
         share: Share that is kept, in each prompt or over all.
-        scope: Where the share is taken.
+        scope: Where the share is taken: per_prompt or pooled.
 
     Returns:
         Indices into the arguments, ascending.
+
+    Raises:
+        ValueError: The scope is absolute, which knows no share (a bug of the caller).
     """
+    if scope == "absolute":
+        raise ValueError("the absolute scope takes a threshold, not a share")
     if scope == "pooled":
         order = np.lexsort((position, prompt, -uncertainty))
         return np.sort(order[: share_count(share, len(order))])
@@ -145,10 +159,25 @@ def most_uncertain(
     return np.sort(np.concatenate(kept))
 
 
-def _random_control(
+def uncertain_enough(uncertainty: np.ndarray, threshold: float) -> np.ndarray:
+    """Return the indices of the tokens whose predictive entropy reaches a threshold, both in nats, ascending."""
+    return np.flatnonzero(uncertainty >= threshold)
+
+
+def random_control(
     rows: np.ndarray, prompt: np.ndarray, kept: np.ndarray, generator: np.random.Generator
 ) -> np.ndarray:
-    """Draw, in each prompt, as many of its rows as the filter keeps there."""
+    """Draw, in each prompt, as many of its rows as the filter keeps there.
+
+    Args:
+        rows: Row numbers to draw from, ascending.
+        prompt: Prompt of each row of the dump.
+        kept: Row numbers that the filter keeps, all among `rows`.
+        generator: Source of the draws.
+
+    Returns:
+        Row numbers, ascending.
+    """
     wanted = np.bincount(prompt[kept], minlength=prompt.max() + 1)
     drawn = [generator.choice(rows[prompt[rows] == p], size=n, replace=False) for p, n in enumerate(wanted)]
     return np.sort(np.concatenate(drawn))

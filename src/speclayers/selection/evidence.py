@@ -15,6 +15,7 @@ from speclayers.errors import UserError
 from speclayers.geometry.dump import Dump, read_layer, read_tokens
 from speclayers.geometry.entropy import preprocess, require_spread, set_entropy, unit_trace_gram
 from speclayers.geometry.gram import GramSums, RowSums, join_row_sums, layer_row_sums, similarity
+from speclayers.geometry.lens import LensRows, lens_rows
 from speclayers.geometry.tokens import RowSets, choose_rows, search_sample
 from speclayers.selection.layer_geometry import LayerGeometry, Layers
 from speclayers.tables import CKA, ENTROPY, GRAM, read_table
@@ -51,12 +52,14 @@ class Evidence:
         prompt_entropy: Shannon entropy of each prompt's filtered rows, (N + 1, prompts) nats; NaN where
             a prompt has fewer than two.
         prompt_block: Block of each prompt, (prompts,).
+        lens: Logit-lens entropies of the sampled tokens.
     """
 
     whole: LayerGeometry
     sums: GramSums
     prompt_entropy: np.ndarray
     prompt_block: np.ndarray
+    lens: LensRows
 
     def half_samples(self, count: int, seed: int) -> Iterator[LayerGeometry]:
         """Yield the geometry of random halves of the blocks, drawn without replacement, searched by E₂.
@@ -73,7 +76,8 @@ class Evidence:
             found = similarity(self.sums, kept)
             entropy = -np.log(np.diagonal(found.gram))
             prompts = self.prompt_entropy[:, kept[self.prompt_block]]
-            yield LayerGeometry(entropy, _mean_over_prompts(prompts), found.debiased, found.gram)
+            own = _mean_over_prompts(prompts)
+            yield LayerGeometry(entropy, own, found.debiased, found.gram, lens=self.lens.mean(kept))
 
 
 def gather(dump: Dump, entropy: Path, cka: Path, gram: Path, config: GeometryConfig) -> Evidence:
@@ -101,15 +105,17 @@ def gather(dump: Dump, entropy: Path, cka: Path, gram: Path, config: GeometryCon
     if (len(similar), len(whole_products), len(parts), set(similar["n_tokens"])) != (pairs, pairs, expected, tokens):
         raise UserError(f"{cka}: was not measured on this dump with these settings; delete it and run again")
     shannon, rows = _from_dump(dump, sets, config)
+    lens = lens_rows(dump.parts, sets, dump.n_layers)
     whole = LayerGeometry(
         entropy=pooled,
         prompt_entropy=_mean_over_prompts(by_prompt),
         cka=_symmetric(similar, "value", layers),
         gram=_symmetric(whole_products, "inner_product", layers),
         shannon=shannon,
+        lens=lens.mean(),
     )
     sums = GramSums(_by_block(parts, layers, sets.n_blocks), rows, config.preprocessing == "centre")
-    return Evidence(whole, sums, by_prompt, sets.block)
+    return Evidence(whole, sums, by_prompt, sets.block, lens)
 
 
 def _entropies(table: pd.DataFrame, layers: int, prompts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -32,6 +32,7 @@ class LayerGeometry:
         cka: Debiased CKA, (N + 1, N + 1).
         gram: Q, the inner products of the unit-trace Gram matrices, (N + 1, N + 1).
         shannon: E(S) of a layer set in nats; order 2 from `gram` stands in on a half-sample, where it is None.
+        lens: Mean over tokens of the logit lens' entropies, (N + 1,) nats; None or NaN where none was computed.
     """
 
     entropy: np.ndarray
@@ -39,6 +40,7 @@ class LayerGeometry:
     cka: np.ndarray
     gram: np.ndarray
     shannon: Callable[[Layers], float] | None = None
+    lens: np.ndarray | None = None
 
     @property
     def n_layers(self) -> int:
@@ -58,6 +60,16 @@ class LayerGeometry:
         if options.per_prompt and np.isnan(self.prompt_entropy).any():
             raise UserError("selection.selectors: per_prompt needs prompts of two filtered tokens or more; found none")
         return self.prompt_entropy if options.per_prompt else self.entropy
+
+    def lens_entropy(self) -> np.ndarray:
+        """Return the mean entropy over the vocabulary read off each layer, (N + 1,) nats.
+
+        Raises:
+            UserError: None was computed.
+        """
+        if self.lens is None or np.isnan(self.lens).any():
+            raise UserError("selection.selectors.lens: no token was read out; raise geometry.lens_tokens")
+        return self.lens
 
     def set_entropy(self, layers: Sequence[int]) -> float:
         """Return E(S) in nats: Shannon's, or of order 2 on a half-sample."""

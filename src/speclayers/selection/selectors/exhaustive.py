@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import chain, combinations
 from math import comb
 
@@ -13,7 +14,7 @@ from speclayers.selection.layer_geometry import LayerGeometry, LayerOptions
 from speclayers.selection.search import best, chosen
 from speclayers.selection.selector import Choice, Scored, Selector, Step
 
-_MOST_SETS = 500_000
+_MOST_SETS = 2_000_000
 
 
 class Options(LayerOptions):
@@ -31,9 +32,8 @@ def choose(geometry: LayerGeometry, k: int, options: Options, generator: np.rand
             f"selection.selectors.exhaustive.k: {k} of {len(candidates)} layers make {count} sets, expected at most "
             f"{_MOST_SETS}; choose a smaller k, or the selector 'beam'"
         )
-    flat = np.fromiter(chain.from_iterable(combinations(candidates, k)), int, count=count * k)
-    sets = flat.reshape(count, k)
-    purity = sum(geometry.gram[sets[:, a], sets[:, b]] for a in range(k) for b in range(k))
+    sets = _all_sets(tuple(candidates), k)
+    purity = sum((1 if a == b else 2) * geometry.gram[sets[:, a], sets[:, b]] for a in range(k) for b in range(a, k))
     order = np.argsort(purity, kind="stable")[: options.rescored]
     scored = best(
         (Scored(tuple(map(int, s)), geometry.set_entropy(list(map(int, s)))) for s in sets[order]), count=count
@@ -42,6 +42,15 @@ def choose(geometry: LayerGeometry, k: int, options: Options, generator: np.rand
     trace = [Step("rescore", s.layers, s.score, f"E(S), place {i + 1}") for i, s in enumerate(scored)]
     reason = f"the highest E(S) of all {count} sets, found by E₂(S) and scored again among the {len(scored)} best"
     return [chosen(geometry, first.layers, [s.layers for s in scored[1:]], trace, reason)]
+
+
+@lru_cache(maxsize=4)
+def _all_sets(candidates: tuple[int, ...], k: int) -> np.ndarray:
+    """Return every set of k candidates, (sets, k); kept, as every half-sample ranks them anew."""
+    count = comb(len(candidates), k)
+    sets = np.fromiter(chain.from_iterable(combinations(candidates, k)), int, count=count * k).reshape(count, k)
+    sets.flags.writeable = False
+    return sets
 
 
 SELECTOR = Selector(choose, Options)

@@ -1,0 +1,152 @@
+"""Figures of what the measurement of layers rests on: the share of tokens kept, and how many there were."""
+
+from __future__ import annotations
+
+import altair as alt
+import pandas as pd
+
+from speclayers.analysis.figures import Figure, file_name, heading, padded, records, series, specification, tooltips
+from speclayers.analysis.study import Study, of_model
+from speclayers.analysis.wording import count, listed, number
+
+_SCOPES = {"per_prompt": "share of each prompt", "pooled": "share of all", "absolute": "by threshold"}
+_SEGMENTS = ("first", "middle", "last")
+
+
+def filter_sweep(study: Study, model: str) -> Figure | None:
+    """Draw the variance over prompts at every share of tokens kept, by part of the depth, beside random tokens."""
+    rows = of_model(study.filter_sweep, model).dropna(subset=["share", "variance"])
+    if rows.empty:
+        return None
+    rows = rows.assign(name=[f"{s}, {_SCOPES.get(c, c)}" for s, c in zip(rows["subset"], rows["scope"], strict=True)])
+    names = [
+        f"{subset}, {words}"
+        for words in _SCOPES.values()
+        for subset in ("filtered", "random")
+        if f"{subset}, {words}" in set(rows["name"])
+    ]
+    groups = (rows[rows["scope"] == "per_prompt"], rows[rows["scope"] != "per_prompt"])
+    panels = [
+        _sweep_panel(part, names, f"{segment} part of the depth")
+        for group in groups
+        for segment in _SEGMENTS
+        if len(part := group[group["segment"] == segment])
+    ]
+    prompts = count(int(rows["n_prompts"].max()), "prompt")
+    caption = (
+        "Variance over prompts of a layer's Shannon entropy (nats²), mean over the layers of a part, against the share"
+        f" of tokens kept; vertical lines are 95 % limits by jackknife over {prompts}."
+        " Entropy and its variance depend on the number of tokens, so a share compares only with its own random tokens;"
+        " in the lower row, prompts keep different numbers, which adds to the variance. Scales differ between panels."
+    )
+    return Figure(
+        file_name("sweep", model), _sweep_title(model, rows), caption, specification(alt.concat(*panels, columns=3))
+    )
+
+
+def _sweep_panel(rows: pd.DataFrame, names: list[str], title: str) -> alt.LayerChart:
+    scales = series(names)
+    domain = padded(pd.concat([rows[name] for name in ("variance", "variance_low", "variance_high")]))
+    x_axis = alt.X("share:Q", title="share kept", scale=alt.Scale(domain=[0, 1.03], nice=False))
+    scale = alt.Scale(domain=domain, nice=False)
+    colour = alt.Color(
+        "name:N", title=None, scale=scales.colour, legend=alt.Legend(orient="top", columns=2, symbolOpacity=1)
+    )
+    y_axis = alt.Y("variance:Q", title="variance over prompts (nats²)", scale=scale)
+    limits = alt.Chart(records(rows.dropna(subset=["variance_low", "variance_high"])))
+    rules = limits.mark_rule(opacity=0.3, clip=True).encode(
+        x=x_axis,
+        y=alt.Y("variance_low:Q", title="variance over prompts (nats²)", scale=scale),
+        y2="variance_high:Q",
+        color=colour,
+    )
+    base = alt.Chart(records(rows))
+    lines = base.mark_line(strokeWidth=1.6).encode(
+        x=x_axis, y=y_axis, color=colour, strokeDash=alt.StrokeDash("name:N", title=None, scale=scales.dash)
+    )
+    points = base.mark_point(filled=True, size=34, opacity=1).encode(
+        x=x_axis,
+        y=y_axis,
+        color=colour,
+        shape=alt.Shape("name:N", title=None, scale=scales.shape),
+        tooltip=tooltips("name:N", "share:Q", "variance:Q", "variance_low:Q", "variance_high:Q", "n_tokens:Q"),
+    )
+    return alt.LayerChart(layer=[rules, lines, points]).properties(width=210, height=190, title=heading(title))
+
+
+def _sweep_title(model: str, rows: pd.DataFrame) -> str:
+    """Tell where the variance is least, and how often random tokens vary less."""
+    own = rows[rows["scope"] == "per_prompt"].pivot_table(
+        index="share", columns=["segment", "subset"], values="variance", observed=True
+    )
+    least = [
+        f"{number(own[segment, 'filtered'].idxmin(), 1)} ({segment} part)"
+        for segment in _SEGMENTS
+        if (segment, "filtered") in own.columns
+    ]
+    if not least:
+        return f"How the token filter changes the variance over the prompts of {model}"
+    pairs = [
+        (filtered, random)
+        for segment in _SEGMENTS
+        if {(segment, "filtered"), (segment, "random")} <= set(own.columns)
+        for share, filtered, random in zip(own.index, own[segment, "filtered"], own[segment, "random"], strict=True)
+        if share < 1
+    ]
+    lower = sum(random < filtered for filtered, random in pairs)
+    return (
+        f"On {model}, entropy varies least over prompts where the filter keeps the share {listed(least)}; as many"
+        f" random tokens vary less still at {lower} of {count(len(pairs), 'point')}"
+    )
+
+
+# ---------------------------------------------------------------- convergence
+
+
+def convergence(study: Study, model: str) -> Figure | None:
+    """Draw entropy and CKA to the next layer against the number of tokens."""
+    rows = of_model(study.convergence, model)
+    panels = [
+        _convergence_panel(part, name, title)
+        for name, title in (("entropy", "entropy of order 2 (nats)"), ("cka_next", "CKA to the next layer"))
+        if len(part := rows.dropna(subset=[name]))
+    ]
+    if not panels:
+        return None
+    caption = (
+        "Each line is a layer, measured on growing numbers of prompts. Entropy of few tokens is bounded by their number"
+        " and rises first; a line that still moves at its right end would move further with more calibration text."
+    )
+    chart = alt.concat(*panels, columns=2, spacing=22)
+    return Figure(file_name("convergence", model), settling(study, model), caption, specification(chart))
+
+
+def _convergence_panel(rows: pd.DataFrame, name: str, title: str) -> alt.Chart:
+    chart: alt.Chart = (
+        alt.Chart(records(rows[["layer", "n_tokens", name]]))
+        .mark_line(strokeWidth=1.4, point=alt.OverlayMarkDef(size=14))
+        .encode(
+            x=alt.X("n_tokens:Q", title="filtered tokens"),
+            y=alt.Y(f"{name}:Q", title=title, scale=alt.Scale(domain=padded(rows[name]), nice=False)),
+            color=alt.Color("layer:Q", title="layer", scale=alt.Scale(scheme="cividis")),
+            detail="layer:N",
+            tooltip=tooltips("layer:O", "n_tokens:Q", f"{name}:Q"),
+        )
+        .properties(width=300, height=200, title=heading(title))
+    )
+    return chart
+
+
+def settling(study: Study, model: str) -> str:
+    """Say how much entropy and CKA still move between half of the tokens and all of them."""
+    rows = of_model(study.convergence, model)
+    sizes = sorted(set(rows["n_tokens"].dropna()))
+    if len(sizes) < 2:
+        return f"Whether {model} was measured on enough tokens cannot be told"
+    half = max((size for size in sizes if size <= 0.55 * sizes[-1]), default=sizes[0])
+    first, last = (rows[rows["n_tokens"] == size].set_index("layer") for size in (half, sizes[-1]))
+    moved = [(last[name] - first[name]).abs().max() for name in ("entropy", "cka_next")]
+    return (
+        f"From {int(half):,} to {int(sizes[-1]):,} tokens, entropy of {model}'s layers moves by at most"
+        f" {number(moved[0])} nats and CKA to the next layer by at most {number(moved[1], 3)}"
+    )

@@ -1,0 +1,177 @@
+"""The page of the layers alone, which needs no training: which layers, how sure, and why."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from speclayers.analysis import page_tables
+from speclayers.analysis.answer import Answer
+from speclayers.analysis.calibration_figures import settling
+from speclayers.analysis.figures import Figure
+from speclayers.analysis.report import (
+    Block,
+    Section,
+    layers_section,
+    provenance_section,
+    render_page,
+    selections_section,
+)
+from speclayers.analysis.study import Study, build_study, of_model, read_study, runners_up, stability
+from speclayers.analysis.summary import ModelResults, write_summary
+from speclayers.analysis.warehouse import new_database
+from speclayers.analysis.wording import count, listed, number, percent
+from speclayers.files import read_json, write_text
+from speclayers.names import layers_name
+from speclayers.specs import AggregateSpec
+from speclayers.tables import Origin
+
+
+def read_layers(results: Mapping[str, ModelResults], spec: AggregateSpec, fingerprint: str, scratch: Path) -> Study:
+    """Read what is known of the layers, as a study in which nothing was trained.
+
+    Args:
+        results: Where each model's results lie.
+        spec: Name and settings of the study.
+        fingerprint: Fingerprint of the page, for the provenance.
+        scratch: Folder for the summaries and the database.
+
+    Raises:
+        UserError: A table is missing, broken, or another model's.
+    """
+    summaries = {model: scratch / model for model in results}
+    for model, found in results.items():
+        write_summary(found, summaries[model], Origin(model, fingerprint))
+    manifests = {model: found.manifest for model, found in results.items()}
+    with new_database(scratch / "layers.duckdb", threads=1) as connection:
+        build_study(connection, summaries, manifests, None, spec, fingerprint)
+        return read_study(connection)
+
+
+def write_layers_page(
+    results: Mapping[str, ModelResults],
+    recommendations: Mapping[str, Path],
+    spec: AggregateSpec,
+    fingerprint: str,
+    page: Path,
+) -> None:
+    """Write the page.
+
+    Args:
+        results: Where each model's results lie; heads and runs are not looked at.
+        recommendations: Each model's recommendation.json.
+        spec: Name and settings of the study.
+        fingerprint: Fingerprint of the page, for the provenance.
+        page: HTML file to write.
+
+    Raises:
+        UserError: A table is missing, broken, or another model's.
+    """
+    page.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".layers.", dir=page.parent) as scratch:
+        study = read_layers(results, spec, fingerprint, Path(scratch))
+    write_text(page, layers_page(study, [read_json(path) for path in recommendations.values()]))
+
+
+def layers_page(study: Study, recommendations: list[dict[str, Any]]) -> str:
+    """Return the page as HTML.
+
+    Args:
+        study: What is told.
+        recommendations: What recommendation.json holds of each model.
+    """
+    parts = [
+        Section("selections", "Which layers were chosen", list(selections_section(study))),
+        Section("ids", "Ids for serving engines", [Block("table", page_tables.engine_ids(recommendations))]),
+        Section("layers", "The layers", list(layers_section(study))),
+        Section("provenance", "Provenance", list(provenance_section(study))),
+    ]
+    drawn = [block.content for part in parts for block in part.blocks if isinstance(block.content, Figure)]
+    title = f"The layers before any training. Study {study.fact('study', 'name')}"
+    return render_page(title, layers_answer(study), few_tokens(study), parts, drawn)
+
+
+def few_tokens(study: Study) -> list[str]:
+    """Warn of models measured on fewer filtered tokens than four times their width."""
+    told = []
+    for model in study.models:
+        tokens = of_model(study.cka, model)["n_tokens"].max()
+        width = int(of_model(study.targets, model)["width"].iloc[0])
+        if tokens < 4 * width:
+            told.append(
+                f"{model} was measured on {int(tokens):,} filtered tokens, fewer than 4 × its width {width}: read the"
+                " debiased CKA, and raise corpus.calibration.count for narrower intervals."
+            )
+    return told
+
+
+# ---------------------------------------------------------------- the answer in words
+
+
+def layers_answer(study: Study) -> Answer:
+    """Say which layers geometry would choose, how sure that is, and why."""
+    asked = f"which layers of {listed(study.models, 6)} does geometry choose for a drafter, how sure is that, and why?"
+    caveat = (
+        "joint entropy says how much the layers hold together, not how many tokens a drafter will gain from them; only"
+        " trained heads tell (the study's own page)."
+    )
+    return Answer(asked, [" ".join(_of_model(study, model)) for model in study.models], caveat)
+
+
+def _of_model(study: Study, model: str) -> Iterator[str]:
+    rows = of_model(study.selected, model)
+    sizes = sorted(set(rows["k"]))
+    if not sizes:
+        yield f"{model}: no selector chose layers."
+    for place, k in enumerate(sizes):
+        told = _of_size(rows[rows["k"] == k])
+        yield f"{model}, k = {k}: {told}." if place == 0 else f"k = {k}: {told}."
+    yield f"{settling(study, model)}."
+
+
+def _of_size(rows: pd.DataFrame) -> str:
+    """Tell the set of highest E(S) among those chosen, who chose it, how stable it is, and why."""
+    known = rows.dropna(subset=["score"])
+    if known.empty:
+        return "no set has a score"
+    shares = known["stability"].map(lambda text: len(stability(text)))
+    best = known.assign(measured=shares > known["layers"].map(len)).sort_values(
+        ["score", "measured", "label"], ascending=[False, False, True]
+    )
+    row = best.iloc[0]
+    own = known[known["layer_set"] == row["layer_set"]]
+    parts = [
+        f"{row['layer_set']} holds the most joint entropy of the sets chosen ({number(row['score'], 3)} nats), chosen"
+        f" by {listed(list(own['label']))}, {count(len(own), 'selection')} of {len(known)}"
+    ]
+    parts.append(f"why: {row['reason']}")
+    parts.append(f"how sure: {_certainty(row)}")
+    others = known[known["selector"] == "eagle3"]
+    if len(others) and others.iloc[0]["layer_set"] != row["layer_set"]:
+        behind = row["score"] - others.iloc[0]["score"]
+        parts.append(f"EAGLE-3's own {others.iloc[0]['layer_set']} holds {number(behind, 3)} nats less")
+    return "; ".join(parts)
+
+
+def _certainty(row: pd.Series) -> str:
+    """Tell a choice's stability on half-samples and the distance of its runner-up."""
+    shares = dict(stability(row["stability"]))
+    told = [f"layer {int(layer)} again in {percent(shares.get(int(layer), 0.0))}" for layer in row["layers"]]
+    least = min((shares.get(int(layer), 0.0) for layer in row["layers"]), default=0.0)
+    word = (
+        "it hardly depends on the prompts"
+        if least >= 0.9
+        else "part of it depends on the prompts"
+        if least >= 0.5
+        else "it depends on the prompts"
+    )
+    text = f"{word} (on half of them {listed(told, 8)} of the half-samples)" if shares else "stability was not judged"
+    others = runners_up(row["runner_up"])
+    if others:
+        layers, score = others[0]
+        text += f", and {layers_name(layers)} comes next, {number(row['score'] - score, 3)} nats behind"
+    return text

@@ -1,0 +1,106 @@
+"""Figures of the choices: how stable they are, and which selectors agree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from speclayers.analysis.figures import Figure, file_name, heading, records, specification, tooltips
+from speclayers.analysis.study import Study, of_model, rows_of, stability
+from speclayers.analysis.wording import count, listed, percent
+
+
+def _label(row: dict[str, Any]) -> str:
+    return f"{row['label']}, k = {row['k']}"
+
+
+def stabilities(study: Study, model: str) -> Figure | None:
+    """Draw how often each selector picks each layer on half-samples of the prompts."""
+    rows = rows_of(of_model(study.selected, model).sort_values(["k", "label"]))
+    marks = pd.DataFrame(
+        [
+            {"choice": _label(row), "layer": layer, "share": share, "chosen": layer in set(row["layers"])}
+            for row in rows
+            for layer, share in stability(row["stability"])
+        ]
+    )
+    if marks.empty:
+        return None
+    n_layers = int(of_model(study.targets, model)["n_layers"].iloc[0])
+    order, choices = list(range(n_layers + 1)), list(dict.fromkeys(marks["choice"]))
+    cell = min(22.0, max(7.0, 520 / len(order)))
+    x_axis = alt.X("layer:O", title="layer", scale=alt.Scale(domain=order), axis=alt.Axis(labelAngle=0))
+    y_axis = alt.Y("choice:N", title=None, sort=choices)
+    cells = (
+        alt.Chart(records(marks))
+        .mark_rect()
+        .encode(
+            x=x_axis,
+            y=y_axis,
+            color=alt.Color(
+                "share:Q",
+                title="share of half-samples",
+                scale=alt.Scale(scheme="cividis", domain=[0, 1], reverse=True),
+                legend=alt.Legend(format="%"),
+            ),
+            tooltip=tooltips("choice:N", "layer:O", "share:Q"),
+        )
+    )
+    dots = alt.Chart(records(marks[marks["chosen"]])).mark_point(
+        shape="diamond", filled=True, size=44, color="#D55E00", opacity=1
+    )
+    chart = alt.LayerChart(layer=[cells, dots.encode(x=x_axis, y=y_axis)])
+    chart = chart.properties(width=cell * len(order), height=alt.Step(20))
+    caption = (
+        "Share of half-samples of the prompts in which a selector picks a layer; diamonds: its choice on all prompts."
+        " Selectors that measure nothing are certain. On half-samples order 2 stands in for Shannon."
+    )
+    return Figure(file_name("stability", model), _stability_title(model, rows), caption, specification(chart))
+
+
+def _stability_title(model: str, rows: list[dict[str, Any]]) -> str:
+    told = []
+    for row in rows:
+        shares = dict(stability(str(row["stability"])))
+        least = min((shares.get(int(layer), 0.0) for layer in row["layers"]), default=1.0)
+        if least < 1:
+            told.append(f"{_label(row)}: {percent(least)}")
+    if not told:
+        return f"No choice on {model} depends on the prompts"
+    return f"How often the least certain layer is chosen again on half of {model}'s prompts: {listed(told, 5)}"
+
+
+def agreement(study: Study, model: str) -> Figure | None:
+    """Draw the share of layers that each pair of selections has in common, a panel for each k of several selectors."""
+    pairs = of_model(study.agreement, model).dropna(subset=["jaccard"])
+    if pairs.empty:
+        return None
+    panels = []
+    same = 0
+    for k in sorted(set(pairs["k"])):
+        part = pairs[pairs["k"] == k]
+        same += int((part["jaccard"] == 1).sum())
+        turned = part.rename(columns={"selector_a": "selector_b", "selector_b": "selector_a"})
+        names = sorted(set(part["selector_a"]) | set(part["selector_b"]))
+        own = pd.DataFrame({"selector_a": names, "selector_b": names, "jaccard": 1.0, "shared_layers": k})
+        panels.append(_agreement_panel(pd.concat([part, turned, own]), names, f"k = {k}"))
+    caption = (
+        "Layers that two selections share, over the layers that either has (Jaccard): 1 the same set, 0 nothing in"
+        " common."
+    )
+    title = f"Of {count(len(pairs), 'pair')} of selections of equal k on {model}, {same} chose the same layers"
+    return Figure(file_name("agreement", model), title, caption, specification(alt.concat(*panels, columns=2)))
+
+
+def _agreement_panel(cells: pd.DataFrame, names: list[str], title: str) -> alt.LayerChart:
+    base = alt.Chart(records(cells[["selector_a", "selector_b", "jaccard", "shared_layers"]])).encode(
+        x=alt.X("selector_a:N", title=None, sort=names, axis=alt.Axis(labelAngle=-40)),
+        y=alt.Y("selector_b:N", title=None, sort=names),
+    )
+    rects = base.mark_rect().encode(
+        color=alt.Color("jaccard:Q", title="in common", scale=alt.Scale(scheme="cividis", domain=[0, 1])),
+        tooltip=tooltips("selector_a:N", "selector_b:N", "jaccard:Q", "shared_layers:Q"),
+    )
+    return alt.LayerChart(layer=[rects]).properties(width=alt.Step(26), height=alt.Step(22), title=heading(title))
