@@ -35,7 +35,7 @@ class Workspace:
 
     def smoke(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run the smoke study."""
-        return self.snakemake("--configfile", "studies/smoke.yaml", *words)
+        return self.snakemake(*words, "--configfile", "studies/smoke.yaml")  # last: it takes all words behind it
 
 
 @pytest.fixture

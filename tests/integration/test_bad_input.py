@@ -34,10 +34,12 @@ def test_a_model_name_that_would_leave_its_folder_is_refused(workspace, name):
     assert "not a usable name" in the_error(workspace.snakemake("--configfile", "bad.yaml"))
 
 
-def script(workspace, name, spec, *words):
-    return workspace.run(
-        "python", f"scripts/{name}.py", "--spec", spec, "--model", "m", "--fingerprint", "f", "--threads", "1", *words
-    )
+GEOMETRY = ("entropy", "cka", "gram", "turning", "filter-effect", "convergence", "lens")
+
+
+def script(workspace, name, spec, *words, model="m"):
+    shared = ("--spec", spec, "--model", model, "--fingerprint", "f", "--threads", "1")
+    return workspace.run("python", f"scripts/{name}.py", *shared, *words)
 
 
 def fetch(workspace, **source):
@@ -51,7 +53,7 @@ def fetch(workspace, **source):
 
 def test_a_folder_without_weights_is_named(workspace):
     (workspace.folder / "empty").mkdir()
-    assert "empty" in the_error(fetch(workspace, kind="folder", path="empty"))
+    assert "models.m: no config.json among its files" in the_error(fetch(workspace, kind="folder", path="empty"))
     assert not (workspace.folder / "results/models/m").exists()
 
 
@@ -86,31 +88,21 @@ def test_a_truncated_part_of_the_activations_is_named(copy_of_finished):
     whole = part.read_bytes()
     part.unlink()  # the copy shares its files with the finished study
     part.write_bytes(whole[: len(whole) // 2])
-    out = [
-        f"--{name}={copy_of_finished.folder}/{name}" for name in ("entropy", "cka", "gram", "turning", "filter-effect")
-    ]
+    out = [f"--{name}={copy_of_finished.folder}/{name}" for name in GEOMETRY]
     done = script(
         copy_of_finished,
         "measure_geometry",
         GeometryConfig(blocks=8, search_rows=64, effect_tokens=8).canonical(),
         *("--activations", str(folder / "manifest.json"), *out),
+        model="smoke-qwen3",
     )
     assert part.name in the_error(done)
     assert not (copy_of_finished.folder / "cka").exists()
 
 
 def test_a_spec_that_does_not_fit_is_told(workspace):
-    done = script(
-        workspace,
-        "measure_geometry",
-        '{"alpha": "x"}',
-        "--activations=a",
-        "--entropy=e",
-        "--cka=c",
-        "--gram=g",
-        "--turning=t",
-        "--filter-effect=f",
-    )
+    out = [f"--{name}={name}" for name in GEOMETRY]
+    done = script(workspace, "measure_geometry", '{"alpha": "x"}', "--activations=a", *out)
     assert "alpha" in the_error(done)
 
 
@@ -127,6 +119,7 @@ def test_more_layers_than_the_model_has_are_refused_by_key(finished, tmp_path):
         *("--activations", str(base / "activations/manifest.json")),
         *(f"--{name}={base}/geometry/{name}.parquet" for name in ("entropy", "cka", "gram")),
         *(f"--{name}={tmp_path}/{name}" for name in ("selections", "trace", "heads")),
+        model="smoke-qwen3",
     )
     error = the_error(done)
     assert "elsi" in error

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import duckdb
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -116,7 +119,7 @@ def test_a_selector_added_later_trains_only_its_own_head(copy_of_finished):
     before = {head: head.stat().st_mtime_ns for head in trained}
     done = copy_of_finished.smoke()
     assert done.returncode == 0, done.stderr
-    executed = [line.split()[1].rstrip(":") for line in done.stderr.splitlines() if line.startswith("rule ")]
+    executed = re.findall(r"^(?:local)?(?:rule|checkpoint) (\w+):", done.stdout + done.stderr, re.MULTILINE)
     assert executed.count("train_draft") == 1
     assert executed.count("extract_features") <= 1
     assert not {"build_corpus", "dump_activations", "measure_geometry", "decode_baseline"} & set(executed)
@@ -126,9 +129,10 @@ def test_a_selector_added_later_trains_only_its_own_head(copy_of_finished):
 
 def job(space, rule, output):
     """The shell command of the job that makes a file."""
-    done = space.smoke("-n", "-p", "--forcerun", rule, "--", output)
+    done = space.smoke(output, "-n", "-p", "--forcerun", rule)
     assert done.returncode == 0, done.stderr
-    lines = [line.strip() for line in done.stdout.splitlines() if f"scripts/{rule}.py" in line]
+    shown = (line.strip().removeprefix("Shell command: ") for line in done.stdout.splitlines())
+    lines = [line for line in shown if f"scripts/{rule}.py" in line]
     (command,) = [line for line in lines if output in line]
     return command
 
@@ -181,9 +185,6 @@ def test_a_changed_token_fails_the_exactness_gate(copy_of_finished):
     command = job(copy_of_finished, "measure_acceptance", output)
     where = path(copy_of_finished, LAYOUT.baseline(MODEL, "0"))
     baseline = pd.read_parquet(where)
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     schema = pq.read_schema(where)
     ids = list(baseline.output_ids[0])
     ids[2] = (ids[2] + 1) % 1000
@@ -196,8 +197,7 @@ def test_a_changed_token_fails_the_exactness_gate(copy_of_finished):
     path(copy_of_finished, output).unlink()
     assert shell(command, copy_of_finished).wait() == 2
     assert not path(copy_of_finished, output).exists()
-    log = next(path(copy_of_finished, "logs/smoke/measure_acceptance").rglob("T0-n8.log")).parent.parent
-    text = (log / MODEL / head / "T0-n8.log").read_text()
+    text = path(copy_of_finished, LAYOUT.log("measure_acceptance", MODEL, head, "T0-n8")).read_text()
     assert f"question {baseline.question_id[0]}" in text
 
 

@@ -6,6 +6,7 @@ import re
 import runpy
 import sys
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -229,9 +230,11 @@ def rows_of_mark(figure, mark):
 
 def test_the_heatmap_shows_all_pairs_and_the_chosen_layers(drawn):
     figure = drawn["similarity-tiny-qwen3"]
-    _, (cells, dots), (choices,) = (panel["layer"] for panel in figure.chart["vconcat"])
+    _, (cells, frames, dots), (choices,) = (panel["layer"] for panel in figure.chart["vconcat"])
     pairs = {(row["layer_a"], row["layer_b"]) for row in rows_of_mark(figure, cells)}
     assert pairs == {(a, b) for a in range(13) for b in range(13)}
+    blocks = rows_of_mark(figure, frames)
+    assert [later["min"] - block["max"] for block, later in pairwise(blocks)] == [1] * (len(blocks) - 1)
     chosen = {2, 6, 9, 4, 8, 11, 1, 3}
     assert {row["layer_a"] for row in rows_of_mark(figure, dots)} == chosen
     assert choices["mark"]["filled"]
