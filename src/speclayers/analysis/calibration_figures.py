@@ -80,7 +80,7 @@ def _sweep_title(model: str, rows: pd.DataFrame) -> str:
         index="share", columns=["segment", "subset"], values="variance", observed=True
     )
     least = [
-        f"{number(own[segment, 'filtered'].idxmin(), 1)} ({segment} part)"
+        f"{own[segment, 'filtered'].idxmin():g} ({segment} part)"
         for segment in _SEGMENTS
         if (segment, "filtered") in own.columns
     ]
