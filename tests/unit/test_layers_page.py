@@ -43,11 +43,11 @@ def page(study, results):
 
 def test_the_answer_says_which_how_sure_and_why(study):
     (found,) = layers_answer(study).found
-    assert "l04-l08-l12 holds the most joint entropy" in found
+    assert "{4, 8, 12} holds the most joint entropy" in found
     assert "how sure" in found
     assert "why: highest E(S)" in found
     assert "layer 12 again in 80 %" in found
-    assert "EAGLE-3's own l02-l06-l09 holds" in found
+    assert "EAGLE-3's own {2, 6, 9} holds" in found
     assert "From 120 to 240 tokens" in found
 
 

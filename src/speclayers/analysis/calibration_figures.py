@@ -50,7 +50,10 @@ def _sweep_panel(rows: pd.DataFrame, names: list[str], title: str) -> alt.LayerC
     x_axis = alt.X("share:Q", title="share kept", scale=alt.Scale(domain=[0, 1.03], nice=False))
     scale = alt.Scale(domain=domain, nice=False)
     colour = alt.Color(
-        "name:N", title=None, scale=scales.colour, legend=alt.Legend(orient="top", columns=2, symbolOpacity=1)
+        "name:N",
+        title=None,
+        scale=scales.colour,
+        legend=alt.Legend(orient="top", columns=2, symbolOpacity=1, symbolStrokeWidth=0),
     )
     y_axis = alt.Y("variance:Q", title="variance over prompts (nats²)", scale=scale)
     limits = alt.Chart(records(rows.dropna(subset=["variance_low", "variance_high"])))

@@ -24,7 +24,7 @@ from speclayers.analysis.report import (
 from speclayers.analysis.study import Study, build_study, of_model, read_study, runners_up, stability
 from speclayers.analysis.summary import ModelResults, write_summary
 from speclayers.analysis.warehouse import new_database
-from speclayers.analysis.wording import count, listed, number, percent
+from speclayers.analysis.wording import count, joined, layers_in_words, listed, number, percent
 from speclayers.files import read_json, write_text
 from speclayers.names import layers_name
 from speclayers.specs import AggregateSpec
@@ -114,7 +114,7 @@ def few_tokens(study: Study) -> list[str]:
 
 def layers_answer(study: Study) -> Answer:
     """Say which layers geometry would choose, how sure that is, and why."""
-    asked = f"which layers of {listed(study.models, 6)} does geometry choose for a drafter, how sure is that, and why?"
+    asked = f"Which layers of {joined(study.models)} does geometry choose for a drafter, how sure is that, and why?"
     caveat = (
         "joint entropy says how much the layers hold together, not how many tokens a drafter will gain from them; only"
         " trained heads tell (the study's own page)."
@@ -145,15 +145,18 @@ def _of_size(rows: pd.DataFrame) -> str:
     row = best.iloc[0]
     own = known[known["layer_set"] == row["layer_set"]]
     parts = [
-        f"{row['layer_set']} holds the most joint entropy of the sets chosen ({number(row['score'], 3)} nats), chosen"
-        f" by {listed(list(own['label']))}, {count(len(own), 'selection')} of {len(known)}"
+        f"{layers_in_words(row['layer_set'])} holds the most joint entropy of the sets chosen"
+        f" ({number(row['score'], 3)} nats), chosen by {listed(list(own['label']))},"
+        f" {count(len(own), 'selection')} of {len(known)}"
     ]
     parts.append(f"why: {row['reason']}")
     parts.append(f"how sure: {_certainty(row)}")
     others = known[known["selector"] == "eagle3"]
     if len(others) and others.iloc[0]["layer_set"] != row["layer_set"]:
         behind = row["score"] - others.iloc[0]["score"]
-        parts.append(f"EAGLE-3's own {others.iloc[0]['layer_set']} holds {number(behind, 3)} nats less")
+        parts.append(
+            f"EAGLE-3's own {layers_in_words(others.iloc[0]['layer_set'])} holds {number(behind, 3)} nats less"
+        )
     return "; ".join(parts)
 
 
@@ -173,5 +176,7 @@ def _certainty(row: pd.Series) -> str:
     others = runners_up(row["runner_up"])
     if others:
         layers, score = others[0]
-        text += f", and {layers_name(layers)} comes next, {number(row['score'] - score, 3)} nats behind"
+        text += (
+            f", and {layers_in_words(layers_name(layers))} comes next, {number(row['score'] - score, 3)} nats behind"
+        )
     return text

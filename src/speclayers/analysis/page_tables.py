@@ -54,6 +54,10 @@ def _unknown(cell: object) -> bool:
     return cell is None or cell == "" or (isinstance(cell, float) and cell != cell)
 
 
+def _in_words(layers: Sequence[int]) -> str:
+    return layers_in_words(layers_name([int(layer) for layer in layers]))
+
+
 def _whole(value: Any) -> str:
     return number(value, 0)
 
@@ -162,7 +166,7 @@ def filter_sets(study: Study, model: str) -> PageTable:
     rows = of_model(study.filter_sets, model)
     cells = []
     for (scope, share), part in rows.groupby(["scope", "share"], sort=False):
-        chosen = {(r["subset"], r["k"]): layers_name([int(x) for x in r["layers"]]) for r in rows_of(part)}
+        chosen = {(r["subset"], r["k"]): _in_words(r["layers"]) for r in rows_of(part)}
         sets = [chosen.get((subset, k)) for k in (1, 3) for subset in ("filtered", "random")]
         cells.append([scope, number(share, 2), _whole(part["n_tokens"].max()), *sets])
     head = ["share of", "#share", "#tokens", "k = 1, filtered", "k = 1, random", "k = 3, filtered", "k = 3, random"]
@@ -181,12 +185,12 @@ def gaps(study: Study) -> PageTable:
         best = alike[alike["selector"] == "exhaustive"]["score"].max()
         same = alike[(alike["layer_set"] == row["layer_set"]) & (alike["label"] != row["label"])]["label"]
         gap = number(best - row["score"], 3)
-        cells.append([row["model"], row["label"], _whole(row["k"]), row["layer_set"], gap, ", ".join(same)])
+        cells.append([row["model"], row["label"], _whole(row["k"]), _in_words(row["layers"]), gap, ", ".join(same)])
     caption = (
         "Distance in E(S), nats, from the best of all sets of this k, as `exhaustive` finds it; a dash where the study"
         " does not ask it. A greedy search that reaches 0 found the best."
     )
-    return _table(caption, ["model", "selector", "#k", "layer set", "#below exhaustive", "the same set by"], cells)
+    return _table(caption, ["model", "selector", "#k", "layers", "#below exhaustive", "the same set by"], cells)
 
 
 def engine_ids(recommendations: Sequence[dict[str, Any]]) -> PageTable:
@@ -200,7 +204,7 @@ def engine_ids(recommendations: Sequence[dict[str, Any]]) -> PageTable:
     for found in recommendations:
         for entry in found["selections"]:
             ids = [_ids(entry["ids"][name]) for name in engines]
-            cells.append([found["model"], entry["selector"], _whole(entry["k"]), entry["name"], *ids])
+            cells.append([found["model"], entry["selector"], _whole(entry["k"]), layers_in_words(entry["name"]), *ids])
     conventions = "; ".join(f"{e['engine']} ({e['key']}): {e['convention']}" for e in engines.values())
     caption = f"Ids to paste. Layer {recommendations[0]['convention']}. {conventions}."
     return _table(caption, ["model", "selector", "#k", "layers", *(e["engine"] for e in engines.values())], cells)
@@ -218,7 +222,7 @@ def selections(study: Study) -> PageTable:
     for row in rows_of(study.selected):
         shares = [f"{layer}: {percent(share)}" for layer, share in stability(row["stability"])]
         found = runners_up(row["runner_up"])
-        others = [f"{layers_in_words(layers_name(layers))} {number(score, 3)}" for layers, score in found]
+        others = [f"{_in_words(layers)} {number(score, 3)}" for layers, score in found]
         cells.append(
             [
                 row["model"],

@@ -9,7 +9,9 @@ import pandas as pd
 
 from speclayers.analysis.figures import Figure, file_name, heading, records, specification, tooltips
 from speclayers.analysis.study import Study, of_model, rows_of, stability
-from speclayers.analysis.wording import count, listed, percent
+from speclayers.analysis.wording import count, percent
+
+_SURE = 0.9
 
 
 def _label(row: dict[str, Any]) -> str:
@@ -21,13 +23,14 @@ def stabilities(study: Study, model: str) -> Figure | None:
     rows = rows_of(of_model(study.selected, model).sort_values(["k", "label"]))
     marks = pd.DataFrame(
         [
-            {"choice": _label(row), "layer": layer, "share": share, "chosen": layer in set(row["layers"])}
+            {"choice": _label(row), "layer": layer, "share": share}
             for row in rows
             for layer, share in stability(row["stability"])
         ]
     )
     if marks.empty:
         return None
+    chosen = pd.DataFrame([{"choice": _label(row), "layer": layer} for row in rows for layer in row["layers"]])
     n_layers = int(of_model(study.targets, model)["n_layers"].iloc[0])
     order, choices = list(range(n_layers + 1)), list(dict.fromkeys(marks["choice"]))
     cell = min(22.0, max(7.0, 520 / len(order)))
@@ -48,7 +51,7 @@ def stabilities(study: Study, model: str) -> Figure | None:
             tooltip=tooltips("choice:N", "layer:O", "share:Q"),
         )
     )
-    dots = alt.Chart(records(marks[marks["chosen"]])).mark_point(
+    dots = alt.Chart(records(chosen[chosen["choice"].isin(choices)])).mark_point(
         shape="diamond", filled=True, size=44, color="#D55E00", opacity=1
     )
     chart = alt.LayerChart(layer=[cells, dots.encode(x=x_axis, y=y_axis)])
@@ -65,11 +68,15 @@ def _stability_title(model: str, rows: list[dict[str, Any]]) -> str:
     for row in rows:
         shares = dict(stability(str(row["stability"])))
         least = min((shares.get(int(layer), 0.0) for layer in row["layers"]), default=1.0)
-        if least < 1:
-            told.append(f"{_label(row)}: {percent(least)}")
-    if not told:
+        told.append((least, _label(row)))
+    least, label = min(told)
+    if least == 1:
         return f"No choice on {model} depends on the prompts"
-    return f"How often the least certain layer is chosen again on half of {model}'s prompts: {listed(told, 5)}"
+    sure = sum(share >= _SURE for share, _ in told)
+    return (
+        f"On {model}, {sure} of {count(len(told), 'choice')} keep every layer in {percent(_SURE)} of the half-samples"
+        f" or more; least certain is {label}, one of whose layers comes back in {percent(least)}"
+    )
 
 
 def agreement(study: Study, model: str) -> Figure | None:
