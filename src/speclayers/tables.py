@@ -277,7 +277,7 @@ CYCLES = Table(
         Column("turn", _i32, "", "Turn, from 0."),
         Column("cycle", _i32, "", "Verification within the turn, from 0."),
         Column("drafted", _i32, "tokens", "Draft tokens verified."),
-        Column("accepted", _i32, "tokens", "Draft tokens accepted."),
+        Column("accepted", _i32, "tokens", "Draft tokens accepted, none behind an end token."),
         Column(
             "emitted", _i32, "tokens", "Tokens emitted: accepted and the target's own, up to the end token or budget."
         ),

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from speclayers.analysis.acceptance_figures import depths, forest, prediction
+from speclayers.analysis.acceptance_figures import categories, depths, forest, prediction
 from speclayers.analysis.figures import COLOURS, DASHES, SHAPES, Figure, padded, records
 from speclayers.analysis.report import exactness_sentence, render, sections, write_figures, write_report
 from speclayers.analysis.study import build_study, read_study
@@ -265,6 +265,22 @@ def test_a_file_of_its_own_has_title_and_caption(drawn):
     assert "".join("".join(title["text"]).split()) == "".join(figure.title.split())
     assert "".join("".join(title["subtitle"]).split()) == "".join(figure.caption.split())
     assert not any(line.startswith("%") for line in title["text"])
+
+
+def test_limits_of_two_questions_are_not_drawn(study):
+    figure = categories(study, "tiny-qwen3")
+    assert study.categories["questions"].max() == 2
+    assert "No limits are drawn, as there are only 2 questions a category" in figure.caption
+    assert [mark["mark"]["type"] for mark in figure.chart["layer"]] == ["point"]
+    many = dataclasses.replace(study, categories=study.categories.assign(questions=20))
+    assert [mark["mark"]["type"] for mark in categories(many, "tiny-qwen3").chart["layer"]] == ["rule", "point"]
+
+
+def test_depths_that_hardly_any_verification_reached_are_left_out(study):
+    rare = study.depths.assign(reached=study.depths["reached"].where(study.depths["draft_depth"] < 3, 2))
+    figure = depths(dataclasses.replace(study, depths=rare), "tiny-qwen3")
+    assert {row["draft_depth"] for row in rows_of_mark(figure, figure.chart["layer"][1])} == {1, 2}
+    assert "of those that accept 1," in figure.title
 
 
 def test_exact_turns_are_told_in_a_sentence(study):

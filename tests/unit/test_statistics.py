@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from speclayers.analysis.statistics import (
+    FEW_QUESTIONS,
     Counts,
     Resampling,
     holm,
@@ -101,6 +102,18 @@ def test_the_paired_interval_covers_the_truth_and_ignores_what_questions_share()
         assert not found.speaks_of_layers
     assert 0.90 <= covered / 300 <= 0.985
     assert np.mean(widths) < 2.2 * 1.96 * 0.15 / np.sqrt(60)  # questions themselves vary by 1.1
+
+
+def test_limits_over_few_questions_are_too_narrow_and_over_many_are_not():
+    rounds = 1500
+    rng = np.random.default_rng(8)
+
+    def coverage(questions):
+        made = (counts(2 + 0.2 * rng.standard_normal(questions)) for _ in range(rounds))
+        found = (tau_interval(one, "tau_question", PLAN) for one in made)
+        return np.mean([interval.low <= 2 <= interval.high for interval in found])
+
+    assert coverage(12) < 0.93 < coverage(2 * FEW_QUESTIONS)
 
 
 @pytest.mark.parametrize(("seeds", "spread"), [(3, 0.05), (5, 0.05), (5, 0.0)])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -349,11 +350,16 @@ def test_selectors_that_agree_fully_have_jaccard_one(built):
     assert (row["shared_layers"], row["jaccard"]) == (3, 1.0)
 
 
-def test_the_same_inputs_give_the_same_estimates(built, study, tmp_path):
+def test_the_same_inputs_give_the_same_estimates_whatever_the_threads(built, study, tmp_path):
     arguments = write_study(tmp_path, TINY, SEEDED, MadeUpModel("only-geometry", questions=0))
     with new_database(tmp_path / "again.duckdb", threads=2) as connection:
         build_study(connection, **arguments)
-        pd.testing.assert_frame_equal(read_study(connection).comparisons, study.comparisons)
+        again = read_study(connection)
+        profile = query(connection, "from layer_profile")
+    pd.testing.assert_frame_equal(again.comparisons, study.comparisons, check_exact=True)
+    pd.testing.assert_frame_equal(again.entropy, study.entropy, check_exact=True)
+    with open_database(built / "study.duckdb") as connection:
+        pd.testing.assert_frame_equal(query(connection, "from layer_profile"), profile, check_exact=True)
 
 
 def test_a_full_disk_is_told_in_one_line_and_other_faults_are_not_blamed_on_the_file(tmp_path):
@@ -437,9 +443,19 @@ def test_the_answer_has_three_lines_and_says_what_cannot_be_said(study):
     assert "not distinguishable from it: {4, 8, 11}" in found
     assert "would probably have gone unnoticed. The verdicts are the same at T = 1, 30 nodes." in found
     assert "only-geometry: no acceptance was measured" in found
-    assert "95 % intervals over 12 questions; each set was trained with 1 to 3 seeds" in caveat
+    assert "95 % intervals over 12 questions, too narrow for so few; each set was trained with 1 to 3 seeds" in caveat
     assert "slower than plain decoding" in caveat
     assert "plain forward passes" in caveat
+
+
+def test_the_answer_tells_where_the_pooled_verdict_differs(study):
+    rows = study.comparisons
+    pooled = rows.assign(verdict=rows["verdict"].where(rows["metric"] == "tau_question", "not distinguishable"))
+    (found, *_) = answer(dataclasses.replace(study, comparisons=pooled)).found
+    assert re.search(
+        r"\{1, 2, 3\} \(min_entropy\) by −[^(]*\(pooled over verifications −.*, not distinguishable\)", found
+    )
+    assert "pooled over verifications" not in answer(study).found[0]
 
 
 def test_layout_and_summaries_agree(built):

@@ -20,7 +20,7 @@ from speclayers.analysis.figures import (
     tooltips,
     with_limits,
 )
-from speclayers.analysis.statistics import SETS_FOR_CORRELATION
+from speclayers.analysis.statistics import QUESTIONS_FOR_LIMITS, SETS_FOR_CORRELATION
 from speclayers.analysis.study import Study, of_model, rows_of, settings_of
 from speclayers.analysis.wording import (
     confidence_level,
@@ -40,6 +40,9 @@ from speclayers.analysis.wording import (
 _VERDICTS = ("higher", "lower", "not distinguishable", "not measured")
 _VERDICT_COLOURS = ("#0072B2", "#D55E00", "#7F7F7F", "#7F7F7F")
 _VERDICT_SHAPES = ("triangle-up", "triangle-down", "circle", "cross")
+
+_CYCLES_FOR_A_POINT = 10
+"""A depth is drawn where a set's verifications got there at least so often."""
 
 _TAU, _DELTA = "τ (tokens per verification)", "Δτ (tokens per verification)"
 
@@ -178,7 +181,8 @@ def categories(study: Study, model: str) -> Figure | None:
     x_axis = alt.X("tau_pooled:Q", title=_TAU, scale=scale)
     low = alt.X("tau_pooled_low:Q", title=_TAU, scale=scale)
     colour = _colour(scales)
-    limits = alt.Chart(records(with_limits(rows, "tau_pooled"))).mark_rule(strokeWidth=1.4)
+    enough = with_limits(rows[rows["questions"] >= QUESTIONS_FOR_LIMITS], "tau_pooled")
+    limits = alt.Chart(records(enough)).mark_rule(strokeWidth=1.4)
     limits = limits.encode(x=low, x2="tau_pooled_high:Q", y=y_axis, yOffset=offset, color=colour)
     points = alt.Chart(records(rows)).mark_point(filled=True, size=45, opacity=1)
     points = points.encode(
@@ -192,14 +196,14 @@ def categories(study: Study, model: str) -> Figure | None:
         ),
     )
     height = len(means) * max(26, 9 * len(shown) + 8)
-    chart = alt.LayerChart(layer=[limits, points]).properties(width=560, height=height)
+    chart = alt.LayerChart(layer=[limits, points] if len(enough) else [points]).properties(width=560, height=height)
+    questions = rows.groupby("category")["questions"].max()
     title = (
         f"On {model}, τ averages {number(means.iloc[0])} in {means.index[0]} and {number(means.iloc[-1])} in"
-        f" {means.index[-1]}, the most and the least of {len(means)} categories"
+        f" {means.index[-1]}, the most and the least of {len(means)} categories ({span(questions, 'question')} each)"
     )
     if len(means) == 1:
         title = f"On {model}, all questions are of one category, {means.index[0]}: τ averages {number(means.iloc[0])}"
-    questions = rows.groupby("category")["questions"].max()
     caption = (
         f"τ: accepted tokens per verification, pooled over verifications, at {setting(*where)}."
         f" {_bars(study, questions)} a category. {_which(shown, study, model, where)}."
@@ -208,9 +212,9 @@ def categories(study: Study, model: str) -> Figure | None:
 
 
 def _bars(study: Study, questions: pd.Series) -> str:
-    """Say what the bars are; one question has none."""
-    if questions.max() == 1:
-        return "No bars, as there is 1 question"
+    """Say what the bars are, or why there are none."""
+    if questions.max() < QUESTIONS_FOR_LIMITS:
+        return f"No limits are drawn, as there are only {span(questions, 'question')}"
     return f"Bars are {confidence_level(study.confidence)} limits, bootstrap over {span(questions, 'question')}"
 
 
@@ -230,6 +234,9 @@ def depths(study: Study, model: str) -> Figure | None:
     where = first_setting(rows)
     shown = shown_sets(study, model, where)
     rows = at_setting(rows, model, where).merge(shown[["layer_set", "name"]], on="layer_set")
+    rows = rows[rows["reached"] >= _CYCLES_FOR_A_POINT]
+    if rows.empty:
+        return None
     scales = series(list(shown["name"]))
     x_axis = alt.X("draft_depth:O", title="depth in the draft tree (tokens)", axis=alt.Axis(labelAngle=0))
     y_axis = alt.Y("acceptance:Q", title="accepted among those that got there", scale=alt.Scale(domain=[0, 1]))
@@ -255,7 +262,8 @@ def depths(study: Study, model: str) -> Figure | None:
         f"Share of verifications that accepted a draft token at a depth among those that had accepted one at the depth"
         f" before, at {setting(*where)}; a path shorter than the tree's longest counts as not accepted below its end."
         f" The title's shares are means over sets. Bars are {confidence_level(study.confidence)} limits, bootstrap over"
-        f" questions; {span(rows['reached'], 'verification')} a point. {_which(shown, study, model, where)}."
+        f" questions; {span(rows['reached'], 'verification')} a point, points of fewer than {_CYCLES_FOR_A_POINT} left"
+        f" out. {_which(shown, study, model, where)}."
     )
     return Figure(file_name("depths", model), title, caption, specification(chart))
 
@@ -275,7 +283,12 @@ def prediction(study: Study, model: str) -> Figure | None:
     by = "name" if len(rows) <= MOST_SERIES else "size"
     rows = rows.assign(size=[f"k = {int(k)}" for k in rows["k"]])
     scales = series(list(rows.sort_values(["k", "name"])[by].drop_duplicates())[:MOST_SERIES])
-    x_axis = alt.X("score:Q", title="E(S) (nats)", scale=alt.Scale(domain=padded(rows["score"], 0.2), nice=False))
+    x_axis = alt.X(
+        "score:Q",
+        title="E(S) (nats)",
+        axis=alt.Axis(tickCount=8),
+        scale=alt.Scale(domain=padded(rows["score"], 0.2), nice=False),
+    )
     domain = padded(pd.concat([rows[c] for c in ("tau_question", "tau_question_low", "tau_question_high")]))
     scale = alt.Scale(domain=domain, nice=False)
     colour = alt.Color(f"{by}:N", title=None, scale=scales.colour, legend=alt.Legend(orient="top", columns=3))

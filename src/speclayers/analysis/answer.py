@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from speclayers.analysis.statistics import SEEDS_FOR_LAYERS
+from speclayers.analysis.statistics import FEW_QUESTIONS, SEEDS_FOR_LAYERS
 from speclayers.analysis.study import HEADLINE_METRIC, Study, of_model, rows_of, settings_of
 from speclayers.analysis.wording import (
     confidence_level,
@@ -74,7 +74,7 @@ def finding(study: Study, model: str) -> str:
         )
     groups = [(setting(temperature, nodes), part) for temperature, nodes, part in settings_of(rows)]
     first = groups[0][1]
-    sentences = [_reference(study, model, first), _verdicts(first), _detectable(first)]
+    sentences = [_reference(study, model, first), _verdicts(study, first), _detectable(first)]
     return f"{model}: {'. '.join([*sentences, *_elsewhere(groups)])}."
 
 
@@ -91,12 +91,12 @@ def _reference(study: Study, model: str, rows: pd.DataFrame) -> str:
     return f"{set_name(first['reference'], study.reference)} yields {shown} tokens per verification ({where})"
 
 
-def _verdicts(rows: pd.DataFrame) -> str:
+def _verdicts(study: Study, rows: pd.DataFrame) -> str:
     same = [layers_in_words(name) for name in rows[rows["verdict"] == "not distinguishable"]["layer_set"]]
     unmeasured = int((rows["verdict"] == "not measured").sum())
     parts = []
     for verdict, words in _VERDICTS.items():
-        found = [_named(row) for row in rows_of(rows[rows["verdict"] == verdict])]
+        found = [_named(study, row) for row in rows_of(rows[rows["verdict"] == verdict])]
         if found:
             parts.append(f"{words} {listed(found)}")
     if len(same) == len(rows):
@@ -109,10 +109,16 @@ def _verdicts(rows: pd.DataFrame) -> str:
     return told[0].upper() + told[1:]
 
 
-def _named(row: dict[str, Any]) -> str:
+def _named(study: Study, row: dict[str, Any]) -> str:
     limits = interval(row["difference_low"], row["difference_high"], 3)
-    name = set_name(row["layer_set"], row["selectors"])
-    return f"{name} by {signed(row['difference'])} {limits}".rstrip()
+    told = f"{set_name(row['layer_set'], row['selectors'])} by {signed(row['difference'])} {limits}".rstrip()
+    rows = of_model(study.comparisons, row["model"])
+    for key in ("layer_set", "temperature", "nodes"):
+        rows = rows[rows[key] == row[key]]
+    other = rows[rows["metric"] != HEADLINE_METRIC].iloc[0]
+    if other["verdict"] == row["verdict"]:
+        return told
+    return f"{told} (pooled over verifications {signed(other['difference'])}, {other['verdict']})"
 
 
 def _detectable(rows: pd.DataFrame) -> str:
@@ -120,7 +126,7 @@ def _detectable(rows: pd.DataFrame) -> str:
     if known.empty:
         return "One question does not tell how small a difference would have been noticed"
     low, high = known["detectable"].min(), known["detectable"].max()
-    shown = number(low) if number(low) == number(high) else f"{number(low)} to {number(high)}, depending on the set,"
+    shown = number(low) if number(low) == number(high) else f"{number(low)} to {number(high)}"
     base = (known["difference"] / known["relative"]).median()
     share = f" ({percent(known['detectable'].median() / base)} of τ)" if base > 0 else ""
     return f"Differences below about {shown}{share} would probably have gone unnoticed"
@@ -165,8 +171,9 @@ def _sample(study: Study) -> str:
     questions = span(study.tau["questions"], "question")
     compared = study.comparisons if len(study.comparisons) else study.tau
     seeds = compared["seeds"]
+    few = ", too narrow for so few" if study.tau["questions"].min() < FEW_QUESTIONS else ""
     told = (
-        f"brackets are {confidence_level(study.confidence)} intervals over {questions}; each set was trained with"
+        f"brackets are {confidence_level(study.confidence)} intervals over {questions}{few}; each set was trained with"
         f" {span(seeds, 'seed')}"
     )
     if seeds.min() >= SEEDS_FOR_LAYERS:

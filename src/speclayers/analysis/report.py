@@ -212,7 +212,8 @@ def selections_section(study: Study) -> Iterator[Block]:
         yield _text("No selector chose layers.")
         return
     yield Block("table", page_tables.selections(study))
-    yield Block("table", page_tables.gaps(study))
+    if study.selected["selector"].eq("exhaustive").any():
+        yield Block("table", page_tables.gaps(study))
     for model in study.models:
         yield from _shown(selection_figures.stabilities(study, model), selection_figures.agreement(study, model))
 

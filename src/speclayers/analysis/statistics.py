@@ -19,6 +19,12 @@ SEEDS_FOR_LAYERS = 3
 SETS_FOR_CORRELATION = 8
 """From this many layer sets on, E(S) is correlated with τ."""
 
+FEW_QUESTIONS = 30
+"""Below this many, percentile limits over questions are too narrow, and a page says so; a test shows by how much."""
+
+QUESTIONS_FOR_LIMITS = 5
+"""From this many questions on, limits are drawn: those of two are only the two questions themselves."""
+
 POWER = 0.8
 
 

@@ -184,6 +184,7 @@ def build_study(
     manifests = {model: manifests[model] for model in summaries}
     plan = Resampling(spec.statistics.resamples, spec.statistics.confidence, spec.statistics.seed)
     unite_summaries(connection, summaries)
+    connection.execute("set threads = 1")  # sums of floats in one order: what follows repeats to the last digit
     jobs = pd.DataFrame() if benchmarks is None else read_jobs(benchmarks, summaries)
     write_estimate(connection, "jobs", jobs)
     write_estimate(connection, "targets", targets_frame(manifests))

@@ -36,7 +36,7 @@ def new_database(path: Path, threads: int) -> Iterator[Connection]:
 
     Args:
         path: File to write.
-        threads: Processor threads to use.
+        threads: Processor threads that read and unite the summaries.
 
     Raises:
         UserError: The file cannot be written.
