@@ -314,7 +314,7 @@ def _write_baseline(where: Layout, made_up: MadeUpModel, temperature: float) -> 
     rows = []
     for question, category, turn in _turns(made_up):
         ids = _answer(question, turn)
-        rows.append((question, category, turn, [1, 2, 3], ids, [2.0] * len(ids), None))
+        rows.append((question, category, turn, [1, 2, 3], ids, [2.0] * len(ids), None if temperature else True))
     frame = pd.DataFrame(rows, columns=[column.name for column in tables.BASELINE.columns])
     path = Path(where.baseline(made_up.name, str(temperature)))
     write_table(path, tables.BASELINE, frame, origin(made_up.name))

@@ -159,9 +159,10 @@ def test_a_run_without_its_baseline_is_refused(tmp_path):
 # ---------------------------------------------------------------- exactness
 
 
-def made_turns(ids, identical):
+def made_turns(ids, identical, as_generate=True):
     turns = pd.DataFrame({"question_id": [1], "turn": [0], "output_ids": [ids], "identical_to_greedy": [identical]})
     baseline = pd.DataFrame({"question_id": [1], "turn": [0], "output_ids": [[5, 6, 7]], "top2_margin": [[1, 1e-4, 1]]})
+    baseline["equals_generate"] = pd.Series([as_generate], dtype="boolean")
     return turns, baseline
 
 
@@ -183,6 +184,15 @@ def test_exactness_is_counted_from_the_ids(ids, dtype, verdict):
     assert found.identical + found.ties + found.different == 1
 
 
+@pytest.mark.parametrize(
+    ("ids", "as_generate", "counted"),
+    [([5, 6, 7], True, 1), ([5, 6, 7], False, 0), ([5, 9, 7], True, 0), ([5, 6, 7], None, None)],
+)
+def test_turns_that_equal_generate_are_counted_where_that_was_asked(ids, as_generate, counted):
+    turns, baseline = made_turns(ids, ids == [5, 6, 7], as_generate)
+    assert exactness(Path("turns"), turns, baseline, 0.0, "float32").as_generate == counted
+
+
 def test_a_run_that_says_otherwise_than_its_ids_is_refused():
     turns, baseline = made_turns([5, 9, 7], True)
     with pytest.raises(UserError, match="question 1 turn 0: identical_to_greedy is True, but the ids say otherwise"):
@@ -191,7 +201,7 @@ def test_a_run_that_says_otherwise_than_its_ids_is_refused():
 
 def test_sampled_turns_are_not_compared():
     turns, baseline = made_turns([1], None)
-    assert exactness(Path("turns"), turns, baseline, 0.5, "float32") == (None, None, None, "not applicable")
+    assert exactness(Path("turns"), turns, baseline, 0.5, "float32") == (None, None, None, None, "not applicable")
 
 
 @pytest.mark.parametrize(("dtype", "told"), [("float32", True), ("bfloat16", False)])

@@ -321,13 +321,26 @@ def exactness(study: Study) -> PageTable:
     """Return how many turns equal plain greedy decoding, run by run."""
     cells = [
         [row["model"], row["drafter"], f"{row['temperature']:g}", row["nodes"], row["turns"]]
-        + [_whole(row[name]) for name in ("identical", "ties", "different")]
+        + [_whole(row[name]) for name in ("identical", "as_generate", "ties", "different")]
         + [row["exactness"]]
         for row in rows_of(study.runs)
     ]
-    head = ["model", "drafter", "#T", "#nodes", "#turns", "#identical", "#ties", "#different", "verdict"]
+    head = [
+        "model",
+        "drafter",
+        "#T",
+        "#nodes",
+        "#turns",
+        "#identical",
+        "#as generate",
+        "#ties",
+        "#different",
+        "verdict",
+    ]
     caption = (
-        "Token ids against plain greedy decoding, counted anew from the ids. A tie: plain decoding's two best logits"
+        "Token ids against plain greedy decoding, counted anew from the ids. As generate: of the identical ones, those"
+        " that are also what transformers' own generate answers greedily; a dash where that was not asked"
+        " (acceptance.check_generate). A tie: plain decoding's two best logits"
         f" are closer than {TIE:g} at the first difference. Not applicable where tokens are sampled (T > 0)."
     )
     return _table(caption, head, cells)

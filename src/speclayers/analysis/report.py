@@ -145,6 +145,8 @@ def exactness_sentence(study: Study) -> str:
         return "All runs sampled their tokens (T > 0), so there is nothing to compare id by id."
     turns, runs = count(int(greedy["turns"].sum()), "turn"), count(len(greedy), "run")
     parts = [f"{int(greedy['identical'].sum()):,} of {turns} in {runs} at T = 0 equal plain greedy decoding, id by id"]
+    if greedy["as_generate"].notna().all():
+        parts.append(f"{int(greedy['as_generate'].sum()):,} equal transformers' generate")
     for name, what in (("ties", "differ at a tie of the two best tokens"), ("different", "differ elsewhere")):
         if greedy[name].sum():
             parts.append(f"{int(greedy[name].sum()):,} {what}")

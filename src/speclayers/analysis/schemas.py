@@ -42,6 +42,12 @@ RUNS = Table(
         Column("identical", _i64, "turns", "Turns whose ids equal plain greedy decoding's; null when T > 0."),
         Column("ties", _i64, "turns", "Turns that differ where plain decoding's two best logits tie; null when T > 0."),
         Column("different", _i64, "turns", "Turns that differ elsewhere; null when T > 0."),
+        Column(
+            "as_generate",
+            _i64,
+            "turns",
+            "Turns whose ids equal those of transformers' generate too; null when T > 0 or not asked.",
+        ),
         Column("exactness", _str, "", "exact, ties, different, diverges (below fp32), or not applicable (T > 0)."),
         *ORIGIN,
     ),

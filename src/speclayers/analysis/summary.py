@@ -55,12 +55,16 @@ class ModelResults:
     speed: Mapping[Run, Path] = field(default_factory=dict)
 
 
+EXACTNESS_COUNTS = ("identical", "ties", "different", "as_generate")
+
+
 class Exactness(NamedTuple):
-    """How many turns equal plain greedy decoding; None where that is not asked."""
+    """How many turns equal plain greedy decoding, ours and transformers' generate; None where that is not asked."""
 
     identical: int | None
     ties: int | None
     different: int | None
+    as_generate: int | None
     verdict: str
 
 
@@ -195,7 +199,7 @@ def _acceptance_tables(results: ModelResults) -> Iterator[tuple[str, pd.DataFram
             "exactness": counts.verdict,
         } | _origin_columns(folder / "cycles.parquet")
         frame = pd.DataFrame([row]).assign(
-            **{key: pd.array([getattr(counts, key)], dtype="Int64") for key in ("identical", "ties", "different")}
+            **{key: pd.array([getattr(counts, key)], dtype="Int64") for key in EXACTNESS_COUNTS}
         )
         runs.append(_keyed(frame, results.model, run.drafter, run))
         all_turns.append(_keyed(turns, results.model, run.drafter, run))
@@ -230,9 +234,9 @@ def exactness(path: Path, turns: pd.DataFrame, baseline: pd.DataFrame, temperatu
         UserError: The run's own count says otherwise.
     """
     if temperature > 0:
-        return Exactness(None, None, None, "not applicable")
+        return Exactness(None, None, None, None, "not applicable")
     plain = {(row["question_id"], row["turn"]): row for row in baseline.to_dict("records")}
-    identical = ties = different = 0
+    identical = ties = different = as_generate = 0
     for row in turns.to_dict("records"):
         question, turn = row["question_id"], row["turn"]
         expected = plain[question, turn]
@@ -243,8 +247,12 @@ def exactness(path: Path, turns: pd.DataFrame, baseline: pd.DataFrame, temperatu
                 f" {row['identical_to_greedy']}, but the ids say otherwise; delete it and run again"
             )
         identical += agreement.identical
+        as_generate += agreement.identical and bool(expected["equals_generate"])
         ties += agreement.tie
         different += not (agreement.identical or agreement.tie)
-    if dtype != "float32":
-        return Exactness(identical, ties, different, "exact" if identical == len(turns) else "diverges")
-    return Exactness(identical, ties, different, "different" if different else "ties" if ties else "exact")
+    if dtype == "float32":
+        verdict = "different" if different else "ties" if ties else "exact"
+    else:
+        verdict = "exact" if identical == len(turns) else "diverges"
+    asked = baseline["equals_generate"].notna().all()
+    return Exactness(identical, ties, different, as_generate if asked else None, verdict)
