@@ -126,7 +126,7 @@ def _bars(rows: pd.DataFrame) -> alt.LayerChart:
     colours = alt.Scale(domain=[*_PARTS.values(), plain], range=["#56B4E9", "#0072B2", "#CC79A7", "#7F7F7F"])
     colour = alt.Color("part:N", title=None, scale=colours, legend=alt.Legend(orient="top"))
     ends = pd.concat([rows["slowness"], rows["slowness_high"], pd.Series([1.0])])
-    scale = alt.Scale(domain=[0, float(ends.max()) * 1.3], nice=False)
+    scale = alt.Scale(domain=[0, float(ends.max()) * 1.4], nice=False)
     title = "time per token (plain decoding = 1)"
     y_axis = alt.Y("name:N", title=None, sort=names)
     parts = alt.Chart(records(pd.DataFrame(bars))).mark_bar(stroke="white", strokeWidth=0.5)
@@ -162,9 +162,8 @@ def costs(study: Study) -> Figure | None:
         ]
     )
     y_axis = alt.Y("rule:N", title=None, sort=list(rows["rule"]))
-    x_axis = alt.X(
-        "seconds:Q", title="job seconds", scale=alt.Scale(domain=[0, float(rows["seconds"].max()) * 1.3 or 1.0])
-    )
+    scale = alt.Scale(domain=[0, float(rows["seconds"].max()) * 1.3 or 1.0])
+    x_axis = alt.X("seconds:Q", title="job seconds", scale=scale, axis=alt.Axis(tickCount=6))
     bars = (
         alt.Chart(records(rows))
         .mark_bar(color="#0072B2")
