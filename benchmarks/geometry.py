@@ -18,7 +18,8 @@ from figures import alternate, arguments, embedded_target, report
 from speclayers.corpus.activations import BATCH_TOKENS, dump_activations
 from speclayers.corpus.chat import render
 from speclayers.corpus.generator import generate_prompts
-from speclayers.geometry.gram import Pair, gram_sums, inner_products, similarity
+from speclayers.geometry.gram import gram_sums, similarity
+from speclayers.geometry.products import Share, cheaper_route, inner_products
 from speclayers.geometry.rows import RowStore, create_store, open_rows
 from speclayers.selection.layer_geometry import LayerGeometry
 from speclayers.selection.selectors import exhaustive
@@ -83,20 +84,39 @@ def digits(ours: list[float], theirs: list[float]) -> float:
 
 
 def memory(quick: bool) -> None:
-    """Peak memory of the Gram engine at 8 times the tokens; one row of block pairs, as each is computed alike."""
+    """Peak memory at 8 times the tokens of both routes; of the tiles one share only, as each is formed alike."""
     sizes = (8192, 16384) if quick else (8192, 65536)
-    peaks = []
+    peaks: dict[str, list[int]] = {"tiles": [], "covariance": []}
     for tokens in sizes:
         with tempfile.TemporaryDirectory() as folder:
             store = create_store(Path(folder) / "states", (LAYERS, tokens, 64))
             for layer in range(LAYERS):  # a layer at a time: only the engine's memory is measured
                 store.put(layer, np.random.default_rng(layer).standard_normal((tokens, 64), dtype=np.float32))
-            tracemalloc.start()
-            rows = open_rows(store, np.arange(tokens), blocks_of(tokens), "centre")
-            inner_products(rows, BLOCKS, [Pair(0, block) for block in range(0, BLOCKS, 4)])
-            peaks.append(tracemalloc.get_traced_memory()[1])
-            tracemalloc.stop()
-    report(f"peak memory, {sizes[1]} over {sizes[0]} tokens", peaks[1] / peaks[0], "ratio", "itself", 1.1, at_most=True)
+            for route, share in (("tiles", Share(0, 66)), ("covariance", Share(0, 1))):
+                tracemalloc.start()
+                rows = open_rows(store, np.arange(tokens), blocks_of(tokens), "centre")
+                inner_products(rows, BLOCKS, share, route=route)
+                peaks[route].append(tracemalloc.get_traced_memory()[1])
+                tracemalloc.stop()
+    for route, (few, many) in peaks.items():
+        name = f"peak memory at width 64, {sizes[1]} over {sizes[0]} tokens, {route}"
+        report(name, many / few, "ratio", "itself", 1.1, at_most=True)
+
+
+def routes(quick: bool) -> None:
+    """All pairs of a narrow model's layers by cross-covariances, beside Gram tiles."""
+    tokens, width, layers = (4096 if quick else 16384), 128, 13
+    states = residual_stream(layers, tokens, width)
+    rows = open_rows(RowStore(states), np.arange(tokens), blocks_of(tokens), "centre")
+    taken = cheaper_route(tokens, width, layers, BLOCKS)
+    found = {route: inner_products(rows, BLOCKS, route=route) for route in ("tiles", "covariance")}
+    mine, peer = alternate(
+        lambda: inner_products(rows, BLOCKS, route="covariance"), lambda: inner_products(rows, BLOCKS, route="tiles"), 3
+    )
+    name = f"{layers} layers of width {width}, {tokens} tokens, where {taken} is taken"
+    report(name, peer / mine, "ratio", "Gram tiles", 1.0)
+    gap = np.abs(found["covariance"] - found["tiles"]).max() / np.abs(found["tiles"]).max()
+    report("cross-covariances, equal digits", float(-np.log10(max(gap, 1e-16))), "digits", "Gram tiles", 10)
 
 
 def capture(target_folder: Path, quick: bool) -> None:
@@ -152,6 +172,7 @@ def main() -> None:
     options = arguments(__doc__)
     search()
     memory(options.quick)
+    routes(options.quick)
     capture(options.target, options.quick)
     all_pairs(options.quick)
 

@@ -41,6 +41,7 @@ wildcard_constraints:
     split="|".join(SPLITS),
     temperature=r"\d+(\.\d+)?",
     nodes=r"\d+",
+    shard=r"\d+",
 
 
 def any_of(names):
@@ -62,6 +63,7 @@ SPECS = {
     "build_teacher": specs.teacher,
     "make_tiny_model": specs.tiny_model,
     "dump_activations": specs.dump,
+    "accumulate_gram": specs.gram,
     "measure_geometry": specs.geometry,
     "sweep_filter": specs.sweep,
     "select_layers": specs.selection,
@@ -91,6 +93,8 @@ def identity(stage, model):
     upstream = [identity(before, model) for before in STAGES[name].upstream]
     if name == "build_teacher":
         upstream.append(identity("target", teacher_of(model)))
+    if name == "measure_geometry" and study.geometry.shards > 1:
+        upstream.append(identity("accumulate_gram", model))
     if name == "select_layers":
         named = (selector_files(chosen.name) for chosen in study.selection.selectors)
         upstream += [code_hash(file) for files in named for file in files]
@@ -119,6 +123,19 @@ def in_split(stage, wildcards):
     return f"{stage}.{wildcards.split}" if stage == "build_corpus" else stage
 
 
+def gram_shards(wildcards):
+    """What other jobs left of the Gram products, in their order; nothing where one job forms them all."""
+    shards = study.geometry.shards
+    return [layout.gram_shard(wildcards.model, shard) for shard in range(shards)] if shards > 1 else []
+
+
+def shards_option(wildcards, input):
+    """The same as options of the script."""
+    if not input.shards:
+        return ""
+    return f"--shards {input.shards} --shards-fingerprint {identity('accumulate_gram', wildcards.model)}"
+
+
 def study_code(stage):
     """Hash of a study-wide stage's code."""
     return stage_code(stage, Path(workflow.basedir, "scripts", f"{stage}.py"))
@@ -134,7 +151,9 @@ def teacher_of(model):
 PRIORITY = {
     "fetch_model": 60,
     **dict.fromkeys(("build_teacher", "make_tiny_model", "build_corpus"), 50),
-    **dict.fromkeys(("dump_activations", "measure_geometry", "select_layers", "extract_features"), 40),
+    **dict.fromkeys(
+        ("dump_activations", "accumulate_gram", "measure_geometry", "select_layers", "extract_features"), 40
+    ),
     "train_draft": 30,
 }
 
@@ -147,6 +166,15 @@ def gpus(wildcards):
 def gpus_of_teacher(wildcards):
     """The same for the model that answers."""
     return 0 if study.models[teacher_of(wildcards.model)].device == "cpu" else 1
+
+
+def gpus_of_gram(wildcards):
+    """One GPU where geometry.device asks for it."""
+    return 0 if study.geometry.device == "cpu" else 1
+
+
+# torch is wanted there only on a GPU
+gram_environment = "../envs/geometry.yaml" if study.geometry.device == "cpu" else "../envs/model.yaml"
 
 
 def whole_machine(wildcards):

@@ -1,6 +1,34 @@
+rule accumulate_gram:
+    input:
+        activations=layout.activations("{model}"),
+    output:
+        shard=layout.gram_shard("{model}", "{shard}"),
+    log:
+        layout.log("accumulate_gram", "{model}", "{shard}"),
+    benchmark:
+        layout.benchmark("accumulate_gram", "{model}", "{shard}")
+    priority: PRIORITY["accumulate_gram"]
+    conda:
+        gram_environment
+    resources:
+        mem_mb=lambda wildcards, attempt: 6000 * attempt,
+        runtime=lambda wildcards, attempt: 120 * attempt,
+        gpu=gpus_of_gram,
+    params:
+        spec=spec_of("accumulate_gram"),
+        identity=identity_of("accumulate_gram"),
+        activations=identity_of("dump_activations"),
+    shell:
+        "python scripts/accumulate_gram.py --spec {params.spec:q} --model {wildcards.model}"
+        " --fingerprint {params.identity} --threads {threads} --activations {input.activations}"
+        " --activations-fingerprint {params.activations} --shard {wildcards.shard}"
+        " --output {output.shard} > {log} 2>&1"
+
+
 rule measure_geometry:
     input:
         activations=layout.activations("{model}"),
+        shards=gram_shards,
     output:
         entropy=layout.geometry("{model}", "entropy"),
         cka=layout.geometry("{model}", "cka"),
@@ -15,16 +43,20 @@ rule measure_geometry:
         layout.benchmark("measure_geometry", "{model}")
     priority: PRIORITY["measure_geometry"]
     conda:
-        "../envs/geometry.yaml"
+        gram_environment
     resources:
         mem_mb=lambda wildcards, attempt: 6000 * attempt,
         runtime=lambda wildcards, attempt: 120 * attempt,
+        gpu=lambda wildcards, input: 0 if input.shards else gpus_of_gram(wildcards),
     params:
         spec=spec_of("measure_geometry"),
         identity=identity_of("measure_geometry"),
+        activations=identity_of("dump_activations"),
+        shards=shards_option,
     shell:
         "python scripts/measure_geometry.py --spec {params.spec:q} --model {wildcards.model}"
         " --fingerprint {params.identity} --threads {threads} --activations {input.activations}"
+        " --activations-fingerprint {params.activations} {params.shards}"
         " --entropy {output.entropy} --cka {output.cka} --gram {output.gram}"
         " --turning {output.turning} --filter-effect {output.filter_effect}"
         " --convergence {output.convergence} --lens {output.lens} > {log} 2>&1"
@@ -48,7 +80,9 @@ rule sweep_filter:
     params:
         spec=spec_of("sweep_filter"),
         identity=identity_of("sweep_filter"),
+        activations=identity_of("dump_activations"),
     shell:
         "python scripts/sweep_filter.py --spec {params.spec:q} --model {wildcards.model}"
         " --fingerprint {params.identity} --threads {threads} --activations {input.activations}"
+        " --activations-fingerprint {params.activations}"
         " --filter-sweep {output.sweep} --filter-sets {output.sets} > {log} 2>&1"

@@ -21,9 +21,11 @@ checkpoint select_layers:
     params:
         spec=spec_of("select_layers"),
         identity=identity_of("select_layers"),
+        activations=identity_of("dump_activations"),
     shell:
         "python scripts/select_layers.py --spec {params.spec:q} --model {wildcards.model}"
         " --fingerprint {params.identity} --threads {threads} --activations {input.activations}"
+        " --activations-fingerprint {params.activations}"
         " --entropy {input.entropy} --cka {input.cka} --gram {input.gram}"
         " --selections {output.selections} --trace {output.trace} --heads {output.heads} > {log} 2>&1"
 

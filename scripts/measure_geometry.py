@@ -5,17 +5,17 @@ from pathlib import Path
 
 from speclayers import command
 from speclayers.config import GeometryConfig
-from speclayers.errors import UserError
 from speclayers.geometry.dump import open_dump
 from speclayers.geometry.measure import measure
+from speclayers.geometry.shards import Shards
 from speclayers.specs import read_spec
-from speclayers.tables import CKA, CONVERGENCE, ENTROPY, FILTER_EFFECT, GRAM, LENS, TURNING, write_table
+from speclayers.tables import CKA, CONVERGENCE, ENTROPY, FILTER_EFFECT, GRAM, LENS, TURNING, Origin, write_table
 
 
 def main() -> None:
     """Measure one model's geometry."""
     arguments = command.parser(__doc__)
-    arguments.add_argument("--activations", type=Path, required=True, help="manifest of the activation dump")
+    command.add_activations(arguments)
     arguments.add_argument("--entropy", type=Path, required=True, help="table of entropies to write")
     arguments.add_argument("--cka", type=Path, required=True, help="table of CKA values to write")
     arguments.add_argument("--gram", type=Path, required=True, help="table of Gram inner products to write")
@@ -25,14 +25,15 @@ def main() -> None:
         "--convergence", type=Path, required=True, help="table of growing numbers of tokens to write"
     )
     arguments.add_argument("--lens", type=Path, required=True, help="table of logit-lens entropies to write")
+    arguments.add_argument("--shards", type=Path, nargs="+", help="Gram products that other jobs formed, in order")
+    arguments.add_argument("--shards-fingerprint", help="fingerprint that these must have")
     args = arguments.parse_args()
     config = read_spec(GeometryConfig, args.spec)
-    dump = open_dump(args.activations)
-    if dump.model != args.model:
-        raise UserError(f"{args.activations}: is of model {dump.model}, expected {args.model}")
+    dump = open_dump(args.activations, command.activations_origin(args))
+    shards = Shards(args.shards, Origin(args.model, args.shards_fingerprint)) if args.shards else None
     args.gram.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".states.", dir=args.gram.parent) as scratch:
-        found = measure(dump, config, Path(scratch))
+        found = measure(dump, config, Path(scratch), shards)
     origin = command.origin(args)
     write_table(args.entropy, ENTROPY, found.entropy, origin)
     write_table(args.cka, CKA, found.cka, origin)

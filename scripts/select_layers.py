@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from speclayers import command
-from speclayers.errors import UserError
 from speclayers.files import write_json
 from speclayers.geometry.dump import open_dump
 from speclayers.selection.evidence import gather
@@ -16,7 +15,7 @@ from speclayers.tables import SELECTIONS, write_table
 def main() -> None:
     """Select the layers of one model."""
     arguments = command.parser(__doc__)
-    arguments.add_argument("--activations", type=Path, required=True, help="manifest of the activation dump")
+    command.add_activations(arguments)
     arguments.add_argument("--entropy", type=Path, required=True, help="table of entropies")
     arguments.add_argument("--cka", type=Path, required=True, help="table of CKA values")
     arguments.add_argument("--gram", type=Path, required=True, help="table of Gram inner products")
@@ -25,9 +24,7 @@ def main() -> None:
     arguments.add_argument("--heads", type=Path, required=True, help="layer sets to train heads on to write, JSON")
     args = arguments.parse_args()
     spec = read_spec(SelectionSpec, args.spec)
-    dump = open_dump(args.activations)
-    if dump.model != args.model:
-        raise UserError(f"{args.activations}: is of model {dump.model}, expected {args.model}")
+    dump = open_dump(args.activations, command.activations_origin(args))
     requests(spec.selection.selectors, dump.n_layers)  # wrong settings end before the long computations
     evidence = gather(dump, args.entropy, args.cka, args.gram, spec.geometry)
     selected = select(spec.selection, evidence)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from speclayers import command
 from speclayers.config import GeometryConfig
-from speclayers.errors import UserError
 from speclayers.geometry.dump import open_dump
 from speclayers.selection.filter_sweep import filter_sweep
 from speclayers.specs import read_spec
@@ -15,14 +14,12 @@ from speclayers.tables import FILTER_SETS, FILTER_SWEEP, write_table
 def main() -> None:
     """Sweep one model's token filter."""
     arguments = command.parser(__doc__)
-    arguments.add_argument("--activations", type=Path, required=True, help="manifest of the activation dump")
+    command.add_activations(arguments)
     arguments.add_argument("--filter-sweep", type=Path, required=True, help="table of entropies by share to write")
     arguments.add_argument("--filter-sets", type=Path, required=True, help="table of layers by share to write")
     args = arguments.parse_args()
     config = read_spec(GeometryConfig, args.spec)
-    dump = open_dump(args.activations)
-    if dump.model != args.model:
-        raise UserError(f"{args.activations}: is of model {dump.model}, expected {args.model}")
+    dump = open_dump(args.activations, command.activations_origin(args))
     args.filter_sweep.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".states.", dir=args.filter_sweep.parent) as scratch:
         found = filter_sweep(dump, config, Path(scratch))

@@ -18,6 +18,7 @@ from speclayers.command import run
 from speclayers.drafting.feature_store import INDEX, INDEX_FILE
 from speclayers.errors import UserError
 from speclayers.files import write_text
+from speclayers.geometry.shards import GRAM_SHARD
 from speclayers.layout import Layout
 from speclayers.tables import Column, Table
 
@@ -34,7 +35,8 @@ ACTIVATIONS = Table(
         Column("is_response", pa.bool_(), "", "Whether the response holds the position, not the prompt."),
         Column("predictive_entropy", pa.float32(), "nats", "Entropy of the target's next-token distribution there."),
         Column("next_logprob", pa.float32(), "nats", "Log-probability of the token that follows; null at the end."),
-        Column("is_sink", pa.bool_(), "", "Position 0, or a norm above 10 times the part's median in any layer."),
+        Column("is_sink", pa.bool_(), "", "Position 0, or a norm above 10 times the layer's median in any layer."),
+        Column("norms", pa.list_(pa.float32()), "", "Norm of the state in every layer."),
         Column(
             "lens_entropy", pa.list_(pa.float32()), "nats", "Vocabulary entropy read off each layer; few rows only."
         ),
@@ -47,6 +49,7 @@ PLACES = {
     LAYOUT.corpus("{model}", "{split}"): tables.CORPUS,
     f"{Path(LAYOUT.activations('{model}')).parent}/part-*.parquet": ACTIVATIONS,
     **{LAYOUT.geometry("{model}", name): table for name, table in tables.GEOMETRY.items()},
+    LAYOUT.gram_shard("{model}", "{shard}"): GRAM_SHARD,
     LAYOUT.selections("{model}"): tables.SELECTIONS,
     f"{Path(LAYOUT.features('{model}', 'any')).parent}/{INDEX_FILE}": INDEX,
     LAYOUT.head("{model}", "{head}", "training.parquet"): tables.TRAINING,

@@ -187,6 +187,7 @@ def _write_geometry(where: Layout, made_up: MadeUpModel, rng: np.random.Generato
                         pooled = sample is None
                         entropy.append(
                             (layer, subset, sinks_kept, alpha, "centre", sample, 900 if pooled else 40, value)
+                            + (value / np.log(900 if pooled else 40), value / np.log(64 if pooled else 40), None)
                             + ((value - 0.05, value + 0.05, 80.0) if pooled else (None, None, None))
                         )
     _write(where, made_up.name, "entropy", tables.ENTROPY, entropy)

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from speclayers.errors import UserError
 from speclayers.tables import Origin
@@ -24,6 +25,17 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     arguments.add_argument("--fingerprint", required=True, help="fingerprint of this stage's settings and code")
     arguments.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="processor threads to use")
     return arguments
+
+
+def add_activations(arguments: argparse.ArgumentParser) -> None:
+    """Add the options of a script that reads an activation dump."""
+    arguments.add_argument("--activations", type=Path, required=True, help="manifest of the activation dump")
+    arguments.add_argument("--activations-fingerprint", required=True, help="fingerprint that this dump must have")
+
+
+def activations_origin(arguments: argparse.Namespace) -> Origin:
+    """Return the model and fingerprint that the dump must have."""
+    return Origin(model=arguments.model, fingerprint=arguments.activations_fingerprint)
 
 
 def origin(arguments: argparse.Namespace) -> Origin:

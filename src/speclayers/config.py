@@ -208,6 +208,14 @@ class GeometryConfig(Section):
     preprocessing: Literal["centre", "none", "row_norm", "centre_row_norm"] = Field(
         "centre", description="What is done to the rows before the Gram matrix."
     )
+    information_flow: bool = Field(
+        False,
+        description="Add a column with the entropy as the package information_flow computes it, to compare with its.",
+    )
+    device: Literal["cpu", "cuda"] = Field(
+        "cpu", description="Where the products of the Gram matrices are formed, in float64."
+    )
+    shards: int = Field(1, ge=1, le=64, description="Jobs that share these products; 1 is no job of their own.")
     blocks: int = Field(32, ge=4, le=64, description="Blocks of prompts of the jackknife.")
     search_rows: int = Field(1024, ge=8, description="Rows, drawn at random, on which E(S) of layer sets is computed.")
     effect_tokens: int = Field(32, ge=4, description="Response tokens of each prompt in the filter-effect table.")

@@ -54,6 +54,9 @@ _DECODING = (
     *("decoding/clock.py", "corpus/chat.py", "corpus/questions.py", "corpus/prompts.py"),
 )
 _BASELINE = (*_DECODING, "decoding/baseline.py", "decoding/exactness.py")
+_ACCUMULATION = tuple(
+    f"geometry/{name}.py" for name in ("device", "dump", "entropy", "products", "rows", "shards", "tokens")
+)
 _SELECTION = tuple(
     f"selection/{name}.py" for name in ("evidence", "layer_geometry", "search", "select", "selector", "stability")
 )
@@ -76,6 +79,7 @@ STAGES = {
     "make_tiny_model": Stage(("targets/tiny.py",), ("build_teacher",)),
     "build_corpus": Stage(_ANSWERING, ("target",)),
     "dump_activations": Stage(("corpus/activations.py", "geometry/dump.py"), ("build_corpus.calibration",)),
+    "accumulate_gram": Stage(_ACCUMULATION, ("dump_activations",)),
     "measure_geometry": Stage(("geometry/",), ("dump_activations",)),
     "sweep_filter": Stage(("geometry/", *_SWEEP), ("dump_activations",)),
     "select_layers": Stage(("geometry/", *_SELECTION), ("measure_geometry",)),

@@ -74,6 +74,10 @@ class Layout:
         """One of GEOMETRY_TABLES."""
         return f"{self.model(model)}/geometry/{table}.parquet"
 
+    def gram_shard(self, model: str, shard: str | int) -> str:
+        """One job's share of the Gram inner products, where several jobs share them."""
+        return f"{self.model(model)}/geometry/shards/{shard}.parquet"
+
     def selections(self, model: str) -> str:
         """Which layers every selector chose."""
         return f"{self.model(model)}/selection/selections.parquet"

@@ -164,19 +164,29 @@ def dump(study: Study, model: str) -> DumpSpec:
     return DumpSpec(runtime=runtime, max_tokens=geometry.max_tokens, lens_tokens=geometry.lens_tokens)
 
 
+def gram(study: Study, model: str) -> GeometryConfig:
+    """Return the slice of accumulate_gram: which rows, how prepared, and how they are multiplied and shared out."""
+    unused = ("alpha", "information_flow", "search_rows", "effect_tokens", "turning_score")
+    return _without(study.geometry, *_unused_threshold(study), *_OF_OTHERS, *unused)
+
+
 def geometry(study: Study, model: str) -> GeometryConfig:
     """Return the slice of measure_geometry; some of the section's values serve other stages."""
-    return _without(study.geometry, *_unused_threshold(study), *_OF_OTHERS, "search_rows")
+    shared_out = ("shards", "device") if study.geometry.shards > 1 else ()
+    return _without(study.geometry, *_unused_threshold(study), *_OF_OTHERS, *shared_out, "search_rows")
 
 
 def sweep(study: Study, model: str) -> GeometryConfig:
     """Return the slice of sweep_filter, which tries filters of its own."""
-    unused = ("keep_share", "filter_scope", "alpha", "blocks", "search_rows", "turning_score", *_OF_OTHERS)
+    unused = ("keep_share", "filter_scope", "alpha", "blocks", "search_rows", "turning_score", *_OF_OTHERS, *_OF_GRAM)
     return _without(study.geometry, *(key for key in unused if key != "sweep_shares"))
 
 
 _OF_OTHERS = ("max_tokens", "lens_tokens", "sweep_shares")
 """Values of the section that serve the dump and the sweep."""
+
+_OF_GRAM = ("information_flow", "device", "shards")
+"""Values that serve the geometry tables alone."""
 
 
 def _unused_threshold(study: Study) -> tuple[str, ...]:
@@ -193,7 +203,7 @@ def selection(study: Study, model: str) -> SelectionSpec:
     """Return the slice of select_layers: the selectors that choose for this model."""
     chosen = [s for s in study.selection.selectors if s.models is None or model in s.models]
     selectors = [s.model_copy(update={"models": None}) for s in chosen]
-    measured = _without(study.geometry, *_unused_threshold(study), *_OF_OTHERS)
+    measured = _without(study.geometry, *_unused_threshold(study), *_OF_OTHERS, *_OF_GRAM)
     return SelectionSpec(geometry=measured, selection=study.selection.model_copy(update={"selectors": selectors}))
 
 

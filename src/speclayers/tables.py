@@ -99,7 +99,20 @@ ENTROPY = Table(
         Column("preprocessing", _str, "", "What was done to the rows before the Gram matrix."),
         Column("sample_id", _str, "", "Prompt; null when pooled over prompts."),
         Column("n_tokens", _i64, "tokens", "Rows of the Gram matrix."),
-        Column("entropy", _f64, "nats", "Matrix entropy."),
+        Column("entropy", _f64, "nats", "Matrix entropy; compare it at equal n_tokens only."),
+        Column("share_of_ln_n", _f64, "", "Entropy over ln n_tokens."),
+        Column(
+            "share_of_maximum",
+            _f64,
+            "",
+            "Entropy over ln min(n_tokens, width), the most that it can be; null where that is 0.",
+        ),
+        Column(
+            "information_flow",
+            _f64,
+            "nats",
+            "What the package information_flow computes on these rows; null unless geometry.information_flow asks.",
+        ),
         Column(
             "ci_low",
             _f64,

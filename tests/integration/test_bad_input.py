@@ -42,6 +42,10 @@ def script(workspace, name, spec, *words, model="m"):
     return workspace.run("python", f"scripts/{name}.py", *shared, *words)
 
 
+def activations(manifest):
+    return "--activations", str(manifest), "--activations-fingerprint", json.loads(manifest.read_text())["fingerprint"]
+
+
 def fetch(workspace, **source):
     return script(
         workspace,
@@ -93,7 +97,7 @@ def test_a_truncated_part_of_the_activations_is_named(copy_of_finished):
         copy_of_finished,
         "measure_geometry",
         GeometryConfig(blocks=8, search_rows=64, effect_tokens=8).canonical(),
-        *("--activations", str(folder / "manifest.json"), *out),
+        *(*activations(folder / "manifest.json"), *out),
         model="smoke-qwen3",
     )
     assert part.name in the_error(done)
@@ -102,7 +106,9 @@ def test_a_truncated_part_of_the_activations_is_named(copy_of_finished):
 
 def test_a_spec_that_does_not_fit_is_told(workspace):
     out = [f"--{name}={name}" for name in GEOMETRY]
-    done = script(workspace, "measure_geometry", '{"alpha": "x"}', "--activations=a", *out)
+    done = script(
+        workspace, "measure_geometry", '{"alpha": "x"}', "--activations=a", "--activations-fingerprint=f", *out
+    )
     assert "alpha" in the_error(done)
 
 
@@ -116,7 +122,7 @@ def test_more_layers_than_the_model_has_are_refused_by_key(finished, tmp_path):
         finished,
         "select_layers",
         json.dumps(spec),
-        *("--activations", str(base / "activations/manifest.json")),
+        *activations(base / "activations/manifest.json"),
         *(f"--{name}={base}/geometry/{name}.parquet" for name in ("entropy", "cka", "gram")),
         *(f"--{name}={tmp_path}/{name}" for name in ("selections", "trace", "heads")),
         model="smoke-qwen3",

@@ -58,6 +58,19 @@ def test_a_dry_run_shows_the_stages_before_the_selection(workspace):
     assert "train_draft" not in done.stdout
 
 
+def test_shared_out_gram_products_are_jobs_of_their_own(workspace):
+    shares = "rule accumulate_gram:"
+    alone = workspace.smoke("-n")
+    assert alone.returncode == 0
+    assert alone.stdout.count(shares) == 0
+    done = workspace.smoke("-n", "--config", "geometry={shards: 4}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(shares) == 4
+    assert done.stdout.count("rule measure_geometry:") == 1
+    folder = LAYOUT.gram_shard(MODEL, "{shard}")
+    assert all(folder.format(shard=shard) in done.stdout for shard in range(4))
+
+
 def test_layers_alone_trains_nothing(workspace):
     done = workspace.smoke("-n", "layers")
     assert done.returncode == 0

@@ -87,6 +87,55 @@ def test_outliers_of_any_layer_are_sinks():
     assert activations._outliers(norms, response).tolist() == [i == 4 for i in range(8)]
 
 
+def loud(target, tokens: range, factor: float) -> None:
+    """Scale the embeddings of some tokens, so that their norms are large at layer 0."""
+    target.model.get_input_embeddings().weight.data[tokens.start : tokens.stop] *= factor
+
+
+def loud_corpus() -> pd.DataFrame:
+    """Sequences of quiet tokens, one that is loud throughout, and one with a single loud token."""
+    corpus = make_corpus()
+    corpus["input_ids"] = [ids % 90 + 2 for ids in corpus.input_ids]
+    corpus.loc[0, "input_ids"][:] += 100
+    corpus.loc[3, "input_ids"][-1] += 100
+    return corpus
+
+
+@pytest.mark.parametrize("part_rows", [1, 12, 40, 10_000])
+def test_sinks_exceed_the_medians_of_the_whole_layer_whatever_the_parts(tiny_target, tmp_path, monkeypatch, part_rows):
+    monkeypatch.setattr(activations, "PART_ROWS", part_rows)
+    target = tiny_target(layers=2)
+    loud(target, range(100, 200), 50)
+    corpus = loud_corpus()
+    found = dump(target, tmp_path, corpus)
+    tokens = read_tokens(found.parts)
+    expected = [
+        position == 0 or ids[position] >= 100
+        for ids, start in zip(corpus.input_ids, corpus.response_start, strict=True)
+        for position in [0, *range(start, len(ids))]
+    ]
+    assert tokens.is_sink.tolist() == expected
+    norms = [np.linalg.norm(read_layer(found.parts, layer), axis=1) for layer in range(3)]
+    stored = pd.concat([pd.read_parquet(part, columns=["norms"]) for part in found.parts])["norms"]
+    np.testing.assert_allclose(np.stack(stored), np.transpose(norms), rtol=1e-5)
+    assert not list((tmp_path / "a").glob(".*"))
+
+
+def test_a_dump_killed_before_its_sinks_are_flagged_continues_to_the_same_bytes(tiny_target, tmp_path, monkeypatch):
+    monkeypatch.setattr(activations, "PART_ROWS", 12)
+    target = tiny_target(layers=2)
+    loud(target, range(100, 200), 50)
+    whole = dump(target, tmp_path, loud_corpus())
+    with monkeypatch.context() as patch:
+        patch.setattr(activations, "_flag_sinks", lambda paths: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            dump(target, tmp_path, loud_corpus(), folder="b")
+    resumed = dump(target, tmp_path, loud_corpus(), folder="b")
+    again = dump(target, tmp_path, loud_corpus(), folder="b")
+    for one, two, three in zip(whole.parts, resumed.parts, again.parts, strict=True):
+        assert one.read_bytes() == two.read_bytes() == three.read_bytes()
+
+
 def test_whole_sequences_until_max_tokens(tiny_target, tmp_path):
     corpus = make_corpus()
     lengths = (corpus.input_ids.map(len) - corpus.response_start).tolist()

@@ -205,5 +205,10 @@ def test_settings_of_the_sweep_and_the_dump_leave_the_geometry_alone():
     assert specs.dump(base, model) != specs.dump(other, model)
     absolute = {"filter_scope": "absolute", "entropy_threshold": 2.0}
     assert specs.geometry(parse_study(merged({"geometry": absolute})), model).entropy_threshold == 2.0
+    shared = parse_study(merged({"geometry": {"shards": 4, "device": "cuda", "information_flow": True}}))
+    assert specs.selection(shared, model) == specs.selection(base, model)
+    assert specs.sweep(shared, model) == specs.sweep(base, model)
+    assert specs.gram(shared, model) == specs.gram(base, model).model_copy(update={"shards": 4, "device": "cuda"})
+    assert specs.geometry(shared, model) == specs.geometry(base, model).model_copy(update={"information_flow": True})
     kept = parse_study(merged({"geometry": {"keep_share": 0.5, "turning_score": "novelty"}}))
     assert specs.sweep(kept, model) == specs.sweep(base, model)

@@ -17,7 +17,7 @@ from speclayers.config import SelectorConfig
 from speclayers.corpus.prompts import read_prompts
 from speclayers.corpus.questions import read_questions
 from speclayers.errors import UserError
-from speclayers.geometry.dump import LENS, TOKEN_COLUMNS
+from speclayers.geometry.dump import LENS, NORMS, TOKEN_COLUMNS
 from speclayers.reading import parse_study
 from speclayers.selection import selectors
 from speclayers.selection.layer_geometry import LayerGeometry
@@ -72,7 +72,7 @@ def test_the_page_of_tables_names_every_table_and_its_columns():
         assert section, table.name
         assert re.findall(r"^\| `(\w+)`", section[1], re.M) == [column.name for column in table.columns], table.name
     dump = re.search(r"^### activations\n(.*?)^##", text, re.M | re.S)[1]
-    assert re.findall(r"^\| `(\w+)`", dump, re.M) == [*TOKEN_COLUMNS, LENS]
+    assert re.findall(r"^\| `(\w+)`", dump, re.M) == [*TOKEN_COLUMNS, NORMS, LENS]
 
 
 @each_page

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 import scipy.stats
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from speclayers.geometry.entropy import (
     eigenvalues,
     entropies_without,
     entropy_of,
+    information_flow_spectrum,
     matrix_entropy,
     preprocess,
     principal_rows,
@@ -137,6 +139,20 @@ def test_effective_rank_is_of_singular_values_not_of_the_matrix_entropy():
     p = singular / singular.sum()
     assert effective_rank(eigenvalues(z)) == pytest.approx(np.exp(-(p * np.log(p)).sum()))
     assert effective_rank(eigenvalues(z)) > np.exp(matrix_entropy(z))
+
+
+@pytest.mark.parametrize("shape", [(40, 12), (12, 40), (16, 16)])
+def test_information_flow_counts_positive_eigenvalues_of_the_positive_entries(shape):
+    states = rows(5, *shape)
+    z = torch.nn.functional.normalize(torch.from_numpy(states) - torch.from_numpy(states).mean(0), dim=1)
+    matrix = (z.T @ z if shape[0] > shape[1] else z @ z.T).clamp(min=0)  # clamps entries, not eigenvalues
+    values = torch.linalg.eigvalsh(matrix)
+    p = values[values > 0] / values[values > 0].sum()
+    expected = float(-(p * p.log()).sum())
+    found = float(entropy_of(information_flow_spectrum(states)))
+    assert found == pytest.approx(expected, abs=1e-10)
+    assert found > matrix_entropy(states, how="centre_row_norm") + 0.01
+    assert float(entropy_of(information_flow_spectrum(states[None]))[0]) == pytest.approx(found, abs=1e-12)
 
 
 def test_jackknife_of_a_mean_is_the_textbook_interval():

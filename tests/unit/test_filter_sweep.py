@@ -124,7 +124,7 @@ def test_the_script_writes_both_tables_and_repeats_itself(manifest, swept, tmp_p
     paths = {"--filter-sweep": tmp_path / "sweep.parquet", "--filter-sets": tmp_path / "sets.parquet"}
     options = [str(part) for pair in paths.items() for part in pair]
     command = [sys.executable, str(SCRIPT), "--spec", json.dumps(CONFIG.model_dump()), "--fingerprint", "f"]
-    command += ["--model", "m", "--activations", str(manifest), *options]
+    command += ["--model", "m", "--activations", str(manifest), "--activations-fingerprint", "f", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = read_table(paths["--filter-sweep"], FILTER_SWEEP)

@@ -8,8 +8,8 @@ from scipy.linalg import qr
 
 from speclayers.config import GeometryConfig, SelectionConfig, SelectorConfig
 from speclayers.errors import UserError
-from speclayers.geometry import gram
-from speclayers.geometry.dump import open_dump
+from speclayers.geometry import products
+from speclayers.geometry.dump import check_rows, open_dump
 from speclayers.geometry.entropy import (
     eigenvalues,
     entropy_of,
@@ -18,9 +18,9 @@ from speclayers.geometry.entropy import (
     set_entropy,
     unit_trace_gram,
 )
-from speclayers.geometry.gram import block_pairs, gram_sums, inner_products, renyi2, similarity
+from speclayers.geometry.gram import gram_sums, renyi2, similarity
 from speclayers.geometry.measure import Geometry, measure
-from speclayers.geometry.profile import check_rows
+from speclayers.geometry.products import Share, inner_products
 from speclayers.geometry.rows import RowStore, open_rows
 from speclayers.selection.evidence import gather
 from speclayers.selection.select import select
@@ -81,17 +81,16 @@ def test_shannon_is_never_below_order_two(seed):
 
 
 @many
-@given(seeds, st.integers(2, 6), st.integers(1, 5), st.integers(1, 50_000))
-def test_tiles_groups_and_the_order_of_merging_do_not_matter(seed, blocks, parts, held):
+@given(seeds, st.integers(2, 6), st.integers(1, 5), st.integers(1, 50_000), st.sampled_from(["tiles", "covariance"]))
+def test_routes_tiles_groups_and_the_order_of_merging_do_not_matter(seed, blocks, parts, held, route):
     states, block = stream(seed), dealt(seed, 40, blocks)
-    whole = inner_products(opened(states, block), blocks)
-    order = np.random.default_rng(seed).permutation(len(block_pairs(blocks)))
-    pairs = [block_pairs(blocks)[i] for i in order]
+    whole = inner_products(opened(states, block), blocks, route="tiles")
+    order = np.random.default_rng(seed).permutation(parts)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gram, "_TILE", 1 + seed % 7)
-        patch.setattr(gram, "_HELD_BYTES", held)
-        pieces = [inner_products(opened(states, block), blocks, pairs[i::parts]) for i in range(parts)]
-    np.testing.assert_allclose(sum(pieces), whole, atol=1e-12)
+        patch.setattr(products, "_TILE", 1 + seed % 7)
+        patch.setattr(products, "_HELD_BYTES", held)
+        shares = [inner_products(opened(states, block), blocks, Share(i, parts), route=route) for i in order]
+    np.testing.assert_allclose(sum(shares), whole, atol=1e-12)
 
 
 @many

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from scipy.linalg import qr
 
 from speclayers.errors import UserError
-from speclayers.geometry import gram
 from speclayers.geometry.entropy import matrix_entropy, set_entropy, unit_trace_gram
-from speclayers.geometry.gram import block_pairs, gram_sums, inner_products, renyi2, similarity, without_each_block
+from speclayers.geometry.gram import gram_sums, renyi2, similarity, without_each_block
 from speclayers.geometry.rows import RowStore, create_store, open_rows
 
 BLOCK = np.repeat(np.arange(5), [12, 9, 14, 11, 10])
@@ -68,24 +67,6 @@ def test_deleting_a_block_equals_computing_without_it_from_scratch():
         np.testing.assert_allclose(parts.gram[block], again.gram, atol=1e-10)
         np.testing.assert_allclose(parts.biased[block], again.biased, atol=1e-10)
         np.testing.assert_allclose(parts.debiased[block], again.debiased, atol=1e-10)
-
-
-def test_tiles_and_groups_do_not_change_the_result(monkeypatch):
-    states = layers(3)
-    whole = inner_products(opened(states), 5)
-    monkeypatch.setattr(gram, "_TILE", 4)
-    monkeypatch.setattr(gram, "_HELD_BYTES", 1)
-    np.testing.assert_allclose(inner_products(opened(states), 5), whole, atol=1e-12)
-    monkeypatch.setattr(gram, "_HELD_BYTES", 20 * opened(states).bytes_per_row)
-    np.testing.assert_allclose(inner_products(opened(states), 5), whole, atol=1e-12)
-
-
-def test_partial_accumulations_add_up_in_any_order():
-    states = layers(4)
-    pairs = block_pairs(5)
-    order = np.random.default_rng(0).permutation(len(pairs))
-    parts = [inner_products(opened(states), 5, [pairs[i] for i in some]) for some in np.array_split(order, 3)]
-    np.testing.assert_allclose(sum(parts), inner_products(opened(states), 5), atol=1e-12)
 
 
 @settings(deadline=None, max_examples=15)

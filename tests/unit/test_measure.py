@@ -10,7 +10,7 @@ import pytest
 from speclayers.config import GeometryConfig, SelectionConfig, SelectorConfig
 from speclayers.errors import UserError
 from speclayers.geometry.dump import open_dump
-from speclayers.geometry.entropy import matrix_entropy
+from speclayers.geometry.entropy import entropy_of, information_flow_spectrum, matrix_entropy
 from speclayers.geometry.measure import Geometry, measure
 from speclayers.geometry.tokens import choose_rows
 from speclayers.selection.evidence import gather
@@ -70,6 +70,9 @@ def test_pooled_entropies_are_those_of_the_chosen_rows(measured, tokens, states)
         rows = sets.subset(row.subset, row.sinks_kept)
         assert row.n_tokens == len(rows)
         assert row.entropy == pytest.approx(matrix_entropy(states[row.layer, rows], row.alpha), abs=1e-8)
+        assert row.share_of_ln_n == pytest.approx(row.entropy / np.log(len(rows)))
+        assert row.share_of_maximum == pytest.approx(row.entropy / np.log(min(len(rows), 12)))
+        assert np.isnan(row.information_flow)
         if not row.sinks_kept:
             assert row.ci_low < row.entropy < row.ci_high
 
@@ -82,6 +85,22 @@ def test_entropies_of_a_prompt_are_those_of_its_own_rows(measured, tokens, state
         rows = [r for r in sets.subset(row.subset, row.sinks_kept) if tokens["sample_id"][r] == "p03"]
         assert row.n_tokens == len(rows)
         assert row.entropy == pytest.approx(matrix_entropy(states[row.layer, rows]), abs=1e-8)
+
+
+def test_information_flow_stands_in_a_column_of_its_own_where_asked(manifest, measured, tokens, states, tmp_path):
+    asked = CONFIG.model_copy(update={"information_flow": True})
+    found = measure(open_dump(manifest), asked, tmp_path).entropy
+    pd.testing.assert_frame_equal(
+        found.drop(columns="information_flow"), measured.entropy.drop(columns="information_flow"), check_exact=True
+    )
+    sets = choose_rows(tokens, CONFIG)
+    for row in found[found["sample_id"].isna()].itertuples():
+        spectrum = information_flow_spectrum(states[row.layer, sets.subset(row.subset, row.sinks_kept)])
+        assert row.information_flow == pytest.approx(float(entropy_of(spectrum, row.alpha)), abs=1e-12)
+    own = found[(found["sample_id"] == "p03") & (found["subset"] == "all") & (found["alpha"] == 1)]
+    rows = [r for r in sets.subset("all") if tokens["sample_id"][r] == "p03"]
+    spectra = information_flow_spectrum(states[:, rows])
+    np.testing.assert_allclose(own[~own["sinks_kept"]]["information_flow"], entropy_of(spectra), atol=1e-12)
 
 
 def test_order_two_entropies_agree_with_the_gram_table(measured):
@@ -215,13 +234,17 @@ def test_tables_of_other_settings_are_refused(manifest, paths):
         gathered(manifest, paths, CONFIG.model_copy(update={"keep_share": 0.5}))
 
 
+def activations(manifest, fingerprint="f"):
+    return "--activations", manifest, "--activations-fingerprint", fingerprint
+
+
 def run(script, *arguments):
     command = [sys.executable, str(SCRIPTS / script), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def test_scripts_write_their_outputs(manifest, paths, tmp_path):
-    common = ("--model", "m", "--fingerprint", "f", "--threads", 1, "--activations", manifest)
+    common = ("--model", "m", "--fingerprint", "f", "--threads", 1, *activations(manifest))
     outputs = [part for name in TABLES for part in (f"--{name.replace('_', '-')}", tmp_path / f"{name}.parquet")]
     done = run("measure_geometry.py", "--spec", CONFIG.canonical(), *common, *outputs)
     assert done.returncode == 0, done.stderr
@@ -237,10 +260,20 @@ def test_scripts_write_their_outputs(manifest, paths, tmp_path):
     assert not list(tmp_path.glob(".states*"))
 
 
-def test_wrong_model_ends_with_one_line_and_status_2(manifest, tmp_path):
+@pytest.mark.parametrize(
+    ("model", "fingerprint", "told"),
+    [
+        ("other", "f", "is of model m, expected other"),
+        ("m", "g", "fingerprint is 'f', expected 'g': the dump is of other settings or another version"),
+    ],
+)
+def test_activations_of_another_model_or_version_end_with_one_line_and_status_2(
+    manifest, tmp_path, model, fingerprint, told
+):
     outputs = [part for name in TABLES for part in (f"--{name.replace('_', '-')}", tmp_path / f"{name}.parquet")]
-    spec = ("--spec", "{}", "--model", "other", "--fingerprint", "f", "--activations", manifest)
+    spec = ("--spec", "{}", "--model", model, "--fingerprint", "f", *activations(manifest, fingerprint))
     done = run("measure_geometry.py", *spec, *outputs)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-    assert "is of model m, expected other" in done.stderr
+    assert told in done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -3,8 +3,9 @@
 Rows are the response tokens of every sequence and, before them, its first token, which the switch
 "sinks kept" adds back; other prompt tokens are used nowhere and are left out. A part holds whole
 sequences, about PART_ROWS rows. A row is a sink if it is at position 0 or if its norm exceeds
-SINK_FACTOR times the median norm of the part's response rows in any layer: the median is taken per
-part, so that parts are written once, as they come.
+SINK_FACTOR times the median norm of the response rows in any layer. The medians are known only when all
+parts are: a part is first flagged by its own, and written again if the flags then turn out different,
+which is rare. The norms stand in a column of their own, so that no state is read for this.
 
 Of a few response tokens the prediction is also read off every layer, through the final norm and the LM
 head (the logit lens), since later stages have no model.
@@ -30,7 +31,7 @@ from tqdm import tqdm
 
 from speclayers.errors import UserError
 from speclayers.files import atomic_path, write_json
-from speclayers.geometry.dump import LENS
+from speclayers.geometry.dump import LENS, NORMS
 from speclayers.tables import Origin, activation_column, read_origin
 from speclayers.targets.capture import CapturedStates, capture_states
 from speclayers.targets.target import Target
@@ -43,6 +44,7 @@ BATCH_TOKENS = 2048
 """Padded tokens of one forward pass."""
 LOGIT_ROWS = 512
 """Rows whose logits are held at once; a row has as many as the vocabulary."""
+SINK = "is_sink"
 _LENS_SEED = 0  # fixed: which tokens are read out is no setting of a study
 LOG_EVERY_S = 30.0
 
@@ -114,6 +116,7 @@ def dump_activations(
         if time.monotonic() - logged > LOG_EVERY_S:
             logged = time.monotonic()
             logger.info("%s: %d of %d parts, %.0f s", target.name, number, len(parts), logged - started)
+    _flag_sinks(paths)
     rows = sum(len(sequence.positions) for sequence in sequences)
     entries = {"model": origin.model, "fingerprint": origin.fingerprint, "layers": target.n_layers}
     entries |= {"width": target.width, "dtype": target.runtime.dtype, "tokens": rows, "samples": len(sequences)}
@@ -178,6 +181,10 @@ def _write_part(target: Target, part: list[_Sequence], path: Path, origin: Origi
         return
     rows = _run(target, part)
     table = _table(target, part, rows).replace_schema_metadata(metadata)
+    _write(path, table)
+
+
+def _write(path: Path, table: pa.Table) -> None:
     with atomic_path(path) as temporary:
         # Mantissas do not compress, and dictionaries of distinct states only cost time.
         pq.write_table(table, temporary, compression="none", use_dictionary=["sample_id"])
@@ -265,7 +272,8 @@ def _table(target: Target, part: list[_Sequence], rows: list[_Rows]) -> pa.Table
         "is_response": pa.array(response, pa.bool_()),
         "predictive_entropy": pa.array(torch.cat([r.entropy for r in rows]).numpy(), pa.float32()),
         "next_logprob": pa.array(logprob, pa.float32(), mask=np.isnan(logprob)),
-        "is_sink": pa.array((positions == 0) | _outliers(norms, response), pa.bool_()),
+        SINK: pa.array((positions == 0) | _outliers(norms, response), pa.bool_()),
+        NORMS: pa.FixedSizeListArray.from_arrays(pa.array(norms.T.ravel(), pa.float32()), len(norms)),
     }
     lens = [r.lens.get(position) for s, r in zip(part, rows, strict=True) for position in s.positions]
     columns[LENS] = pa.array(lens, pa.list_(pa.float32()))
@@ -284,6 +292,29 @@ def _outliers(norms: np.ndarray, response: np.ndarray) -> np.ndarray:
     medians = np.median(norms[:, response], axis=1, keepdims=True)
     marked: np.ndarray = (norms > SINK_FACTOR * medians).any(axis=0)
     return marked
+
+
+def _flag_sinks(paths: Sequence[Path]) -> None:
+    """Flag the sinks by the medians over all parts; memory is that of one norm a row and layer.
+
+    Args:
+        paths: All parts.
+    """
+    wanted = ["position", "is_response", SINK, NORMS]
+    parts = [pq.read_table(path, columns=wanted, partitioning=None) for path in paths]
+    columns = pa.concat_tables([part.replace_schema_metadata(None) for part in parts])
+    position, response, before = (columns[name].to_numpy() for name in wanted[:3])
+    norms = columns[NORMS].combine_chunks().flatten().to_numpy().reshape(len(position), -1)
+    sinks = (position == 0) | _outliers(norms.T, response)
+    start = 0
+    for path, part in zip(paths, parts, strict=True):
+        own = slice(start, start + part.num_rows)
+        start = own.stop
+        if (sinks[own] != before[own]).any():
+            logger.info("%s: flagging %d sinks by the medians over all parts", path, sinks[own].sum())
+            table = pq.read_table(path, partitioning=None)
+            place = table.schema.get_field_index(SINK)
+            _write(path, table.set_column(place, table.schema.field(place), pa.array(sinks[own], pa.bool_())))
 
 
 def _binary(states: torch.Tensor) -> pa.Array:

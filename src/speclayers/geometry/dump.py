@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from speclayers.errors import UserError
 from speclayers.files import read_json
-from speclayers.tables import activation_column
+from speclayers.tables import Origin, activation_column
 
 TOKEN_COLUMNS = [
     "sample_id",
@@ -29,6 +29,9 @@ TOKEN_COLUMNS = [
 
 LENS = "lens_entropy"
 """Column that holds, of a few rows, one vocabulary entropy a layer; the others are null."""
+
+NORMS = "norms"
+"""Column of each row's norm in every layer, by which sinks are told."""
 
 _STORED: dict[str, np.dtype[Any]] = {
     "float32": np.dtype("<f4"),
@@ -56,11 +59,12 @@ class Dump:
     parts: tuple[Path, ...]
 
 
-def open_dump(manifest: Path) -> Dump:
+def open_dump(manifest: Path, expected: Origin | None = None) -> Dump:
     """Read a dump's manifest and check its parts against it.
 
     Args:
         manifest: `activations/manifest.json`; the parts lie beside it.
+        expected: Model and fingerprint of the dump that the job is about; any when not given.
 
     Raises:
         UserError: The manifest or a part is missing, truncated, or belongs to another run.
@@ -77,6 +81,13 @@ def open_dump(manifest: Path) -> Dump:
         fingerprint = str(entries["fingerprint"])
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{manifest}: is no manifest of an activation dump ({error!r})") from None
+    if expected is not None and found.model != expected.model:
+        raise UserError(f"{manifest}: is of model {found.model}, expected {expected.model}")
+    if expected is not None and fingerprint != expected.fingerprint:
+        raise UserError(
+            f"{manifest}: fingerprint is {fingerprint!r}, expected {expected.fingerprint!r}: the dump is of other "
+            "settings or another version; delete it and run again"
+        )
     rows = [_check_part(part, found, fingerprint) for part in found.parts]
     if sum(rows) != found.tokens:
         raise UserError(
@@ -156,6 +167,21 @@ def read_layer(parts: Sequence[Path], layer: int) -> np.ndarray:
         UserError: A part is missing or truncated, has no such layer, or holds a NaN or an infinity.
     """
     return np.concatenate([_read_part_layer(part, layer) for part in parts])
+
+
+def check_rows(states: np.ndarray, tokens: int, layer: int) -> None:
+    """Refuse a layer of another length than the dump.
+
+    Args:
+        states: The layer's states, (rows, width).
+        tokens: Rows expected.
+        layer: Layer index, for the message.
+
+    Raises:
+        UserError: The row counts differ.
+    """
+    if len(states) != tokens:
+        raise UserError(f"activations: layer {layer} has {len(states)} rows, expected {tokens}; delete the dump")
 
 
 def _read_part_layer(part: Path, layer: int) -> np.ndarray:

@@ -51,6 +51,26 @@ def eigenvalues(rows: np.ndarray, route: Literal["smaller", "gram", "covariance"
     return np.clip(np.linalg.eigvalsh(product), 0, None)
 
 
+def information_flow_spectrum(rows: np.ndarray) -> np.ndarray:
+    """Return the eigenvalues that the package information_flow takes the entropy of, for comparison only.
+
+    As read in its public code (OFSkean/information_flow, `compute_entropy` and `normalize`) and in that of repitl,
+    which it calls: rows are centred, then scaled to unit length; of the smaller of Gram matrix and covariance,
+    negative *entries* are set to zero; of what is left, eigenvalues above zero count. Without its negative
+    entries the matrix is no Gram matrix any more: the values exceed S, and differ between the two matrices.
+
+    Args:
+        rows: States, (..., n, width). A row at the mean stays zero here; there it becomes NaN.
+
+    Returns:
+        (..., min(n, width)), none negative.
+    """
+    prepared = preprocess(rows, "centre_row_norm")
+    turned = np.swapaxes(prepared, -1, -2)
+    product = turned @ prepared if rows.shape[-2] > rows.shape[-1] else prepared @ turned
+    return np.clip(np.linalg.eigvalsh(np.clip(product, 0, None)), 0, None)
+
+
 def gram_spectra(gram: np.ndarray, how: Preprocessing) -> np.ndarray:
     """Return the eigenvalues of Gram matrices after preprocessing, from those of rows as they are.
 

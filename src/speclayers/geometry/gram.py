@@ -1,28 +1,18 @@
-"""Inner products of the Gram matrices of all pairs of layers, exactly and in bounded memory."""
+"""Similarity of all pairs of layers on any blocks of prompts, from the inner products of their Gram matrices."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations_with_replacement
 from typing import NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from speclayers.errors import UserError
+from speclayers.geometry.products import inner_products
 from speclayers.geometry.rows import Rows
 
-_TILE = 256  # rows: a Gram tile of 256² fp64 is half a megabyte a layer
-_HELD_BYTES = 2**27
 _ROUNDING = 1e-12
-
-
-class Pair(NamedTuple):
-    """Two blocks of prompts, the first not above the second."""
-
-    first: int
-    second: int
 
 
 @dataclass(frozen=True)
@@ -94,93 +84,16 @@ def join_row_sums(found: Sequence[tuple[np.ndarray, np.ndarray]], block: np.ndar
     return RowSums(np.stack([diagonal for diagonal, _ in found]), np.stack([sums for _, sums in found]), block)
 
 
-def block_pairs(n_blocks: int) -> list[Pair]:
-    """Return all pairs of blocks."""
-    return [Pair(*pair) for pair in combinations_with_replacement(range(n_blocks), 2)]
-
-
-def inner_products(rows: Rows, n_blocks: int, pairs: Iterable[Pair] | None = None, name: str = "") -> np.ndarray:
-    """Accumulate <K_a, K_b> of all pairs of layers over pairs of blocks.
-
-    Memory is that of some tiles of rows and one Gram tile per layer, whatever the number of rows. Results
-    for disjoint lists of pairs add up to the result for their union.
-
-    Args:
-        rows: Rows of the subset.
-        n_blocks: Number of blocks.
-        pairs: Pairs of blocks to do; all when not given.
-        name: Shown by the progress bar.
-
-    Returns:
-        (layers, layers, blocks, blocks), symmetric in the layers and in the blocks, zero where not done.
-    """
-    wanted = set(block_pairs(n_blocks) if pairs is None else pairs)
-    products = np.zeros((n_blocks, n_blocks, rows.n_layers, rows.n_layers))
-    tiles = list(_tiles(rows.block))
-    groups = list(_groups(tiles, rows))
-    for group in tqdm(groups, desc=f"Gram {name}".strip(), disable=None, mininterval=1):
-        held: dict[_Tile, np.ndarray] = {}  # the group before is let go of first, or memory would hold two
-        held.update((tile, rows.tile(tile.rows)) for tile in group)
-        for right in tiles[tiles.index(group[0]) :]:
-            others = [t for t in group if tiles.index(t) <= tiles.index(right) and Pair(t.block, right.block) in wanted]
-            if not others:
-                continue
-            states = held[right] if right in held else rows.tile(right.rows)
-            for left in others:
-                found = _tile_products(held[left], states)
-                twice = left.block == right.block and left != right  # the mirrored tile lies in the same block
-                products[left.block, right.block] += 2 * found if twice else found
-    lower = np.tril_indices(n_blocks, -1)
-    products[lower] = products.swapaxes(0, 1)[lower]
-    return products.transpose(2, 3, 0, 1)
-
-
-def _tile_products(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return the inner products of all layers' Gram tiles, (layers, layers)."""
-    tiles = np.matmul(left, right.transpose(0, 2, 1)).reshape(len(left), -1)
-    return np.asarray(tiles @ tiles.T)
-
-
-class _Tile(NamedTuple):
-    """Some rows of one block."""
-
-    block: int
-    start: int
-    stop: int
-
-    @property
-    def rows(self) -> slice:
-        return slice(self.start, self.stop)
-
-
-def _tiles(block: np.ndarray) -> Iterator[_Tile]:
-    """Cut every block's rows into tiles, in order."""
-    for wanted in np.unique(block):
-        start, stop = (int(edge) for edge in np.searchsorted(block, [wanted, wanted + 1]))
-        for begin in range(start, stop, _TILE):
-            yield _Tile(int(wanted), begin, min(begin + _TILE, stop))
-
-
-def _groups(tiles: list[_Tile], rows: Rows) -> Iterator[list[_Tile]]:
-    """Join tiles that are held in memory together, so that the others are read fewer times."""
-    group: list[_Tile] = []
-    for tile in tiles:
-        if group and (tile.stop - group[0].start) * rows.bytes_per_row > _HELD_BYTES:
-            yield group
-            group = []
-        group.append(tile)
-    yield group
-
-
-def gram_sums(rows: Rows, n_blocks: int, name: str = "") -> GramSums:
+def gram_sums(rows: Rows, n_blocks: int, products: np.ndarray | None = None) -> GramSums:
     """Compute all sums of a subset.
 
     Args:
         rows: Rows of the subset.
         n_blocks: Number of blocks.
-        name: Shown by the progress bar.
+        products: What `inner_products` gave for them; computed here when not given.
     """
-    return GramSums(inner_products(rows, n_blocks, name=name), row_sums(rows, n_blocks), rows.how == "centre")
+    found = inner_products(rows, n_blocks) if products is None else products
+    return GramSums(found, row_sums(rows, n_blocks), rows.how == "centre")
 
 
 class Similarity(NamedTuple):

@@ -13,14 +13,17 @@ from tqdm import tqdm
 
 from speclayers.config import GeometryConfig
 from speclayers.geometry.convergence import convergence
-from speclayers.geometry.dump import Dump, read_layer, read_tokens
+from speclayers.geometry.device import Device, open_device
+from speclayers.geometry.dump import Dump, check_rows, read_layer, read_tokens
 from speclayers.geometry.entropy import entropy_of
 from speclayers.geometry.filter_effect import EffectRows, effect_rows, filter_effect
 from speclayers.geometry.gram import GramSums, Similarity, gram_sums, similarity, without_each_block
 from speclayers.geometry.jackknife import interval
 from speclayers.geometry.lens import lens_profile, lens_rows
-from speclayers.geometry.profile import EntropyRow, check_rows, layer_profile, prompt_spectra
-from speclayers.geometry.rows import RowStore, create_store, open_rows
+from speclayers.geometry.products import inner_products
+from speclayers.geometry.profile import EntropyRow, layer_profile, prompt_spectra
+from speclayers.geometry.rows import RowStore, create_store
+from speclayers.geometry.shards import Shards, subset_rows
 from speclayers.geometry.tokens import SUBSETS, RowSets, Subset, choose_rows
 from speclayers.geometry.turning import layer_blocks, turning_points, turning_scores
 
@@ -39,37 +42,40 @@ class Geometry(NamedTuple):
     lens: pd.DataFrame
 
 
-def measure(dump: Dump, config: GeometryConfig, scratch: Path) -> Geometry:
+def measure(dump: Dump, config: GeometryConfig, scratch: Path, shards: Shards | None = None) -> Geometry:
     """Measure entropy, CKA, Gram products, turning points, the filter's effect and how all this settles.
 
     Args:
         dump: The activation dump.
         config: What is measured. Shannon entropy is measured whatever the orders, as selectors need it.
         scratch: Folder for a float32 copy of the rows that count.
+        shards: Where other jobs left the Gram products; they are formed here when not given.
 
     Raises:
-        UserError: Too few tokens, a constant layer, states that are not finite.
+        UserError: Too few tokens, a constant layer, states that are not finite, no such device, a broken shard.
     """
+    device = open_device(config.device)
     tokens = read_tokens(dump.parts)
     sets = choose_rows(tokens, config)
     uncertainty = tokens["predictive_entropy"].to_numpy(float)
     effect = effect_rows(sets, uncertainty, config.effect_tokens, config.keep_share, config.seed)
     everything = sets.rows["all"]
+    known = {} if shards is None else shards.products(dump.n_layers + 1, sets.n_blocks)
     store = create_store(scratch / "states.f32", (dump.n_layers + 1, len(everything), dump.width))
     alphas = sorted({1.0, *config.alpha})
     profile: list[EntropyRow] = []
     by_layer = []
     for layer, states in _layers(dump):
         store.put(layer, states[everything])
-        profile += layer_profile(layer, states, sets, alphas, config.preprocessing)
+        profile += layer_profile(layer, states, sets, alphas, config)
         by_layer.append(_effect_entropies(states, effect, config))
-    sums = {subset: _gram(store, sets, subset, config) for subset in SUBSETS}
+    sums = {subset: _gram(store, sets, subset, config, device, known.get(subset)) for subset in SUBSETS}
     _warn_of_few_rows(len(sets.rows["filtered"]), dump.width)
     found = {subset: similarity(value) for subset, value in sums.items()}
     _warn_of_unknown_similarity(found["filtered"])
     return Geometry(
         entropy=pd.DataFrame(profile, columns=EntropyRow._fields).astype(
-            dict.fromkeys(("ci_low", "ci_high", "effective_rank"), float)
+            dict.fromkeys(("share_of_maximum", "information_flow", "ci_low", "ci_high", "effective_rank"), float)
         ),
         cka=pd.concat([_cka_frame(subset, found[subset], sums[subset]) for subset in SUBSETS]),
         gram=pd.concat([_gram_frame(subset, found[subset], sums[subset]) for subset in SUBSETS]),
@@ -95,13 +101,13 @@ def _effect_entropies(states: np.ndarray, effect: EffectRows, config: GeometryCo
     return np.stack([entropy_of(prompt_spectra(states[rows], config.preprocessing)) for rows in effect])
 
 
-def _gram(store: RowStore, sets: RowSets, subset: Subset, config: GeometryConfig) -> GramSums:
-    """Accumulate the Gram sums of a subset; the store holds the rows of `all` in their order."""
-    place = np.full(len(sets.prompt), -1)
-    place[sets.rows["all"]] = np.arange(len(sets.rows["all"]))
-    rows = sets.rows[subset]
-    opened = open_rows(store, place[rows], sets.block_of(rows), config.preprocessing)
-    return gram_sums(opened, sets.n_blocks, subset)
+def _gram(
+    store: RowStore, sets: RowSets, subset: Subset, config: GeometryConfig, device: Device, known: np.ndarray | None
+) -> GramSums:
+    """Return the Gram sums of a subset; the store holds the rows of `all` in their order."""
+    rows = subset_rows(store, sets, subset, config)
+    products = inner_products(rows, sets.n_blocks, name=subset, device=device) if known is None else known
+    return gram_sums(rows, sets.n_blocks, products)
 
 
 def _warn_of_few_rows(rows: int, width: int) -> None:

@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from speclayers.errors import UserError
+from speclayers.config import GeometryConfig
 from speclayers.geometry.entropy import (
     Preprocessing,
     effective_rank,
     eigenvalues,
     entropies_without,
     entropy_of,
+    information_flow_spectrum,
     no_spread,
     preprocess,
     principal_rows,
@@ -35,6 +36,9 @@ class EntropyRow(NamedTuple):
     sample_id: str | None
     n_tokens: int
     entropy: float
+    share_of_ln_n: float
+    share_of_maximum: float | None
+    information_flow: float
     ci_low: float | None
     ci_high: float | None
     effective_rank: float | None
@@ -50,7 +54,7 @@ class _Pooled(NamedTuple):
 
 
 def layer_profile(
-    layer: int, states: np.ndarray, sets: RowSets, alphas: Sequence[float], how: Preprocessing
+    layer: int, states: np.ndarray, sets: RowSets, alphas: Sequence[float], config: GeometryConfig
 ) -> Iterator[EntropyRow]:
     """Compute all entropies of one layer.
 
@@ -61,11 +65,13 @@ def layer_profile(
         states: All rows of the dump, (tokens, width).
         sets: Rows that count.
         alphas: Rényi orders.
-        how: Preprocessing; centring is over the rows of the matrix at hand.
+        config: Preprocessing, where centring is over the rows of the matrix at hand; and whether to add what
+            information_flow computes.
 
     Raises:
         UserError: The layer is constant.
     """
+    how = config.preprocessing
     for subset, sinks_kept in product(SUBSETS, (False, True)):
         rows = sets.subset(subset, sinks_kept)
         chosen = states[rows]
@@ -76,15 +82,35 @@ def layer_profile(
             if sinks_kept
             else _pooled_with_limits(prepared, sets.block_of(rows), alphas, how == "centre")
         )
-        for alpha, found in zip(alphas, pooled, strict=True):
-            yield EntropyRow(layer, subset, sinks_kept, alpha, how, None, len(rows), *found)
+        theirs = _information_flow(chosen, alphas, config)
+        for alpha, found, other in zip(alphas, pooled, theirs, strict=True):
+            shares = _shares(found.entropy, *chosen.shape)
+            limits = (found.low, found.high, found.effective_rank)
+            head = (layer, subset, sinks_kept, alpha, how, None, len(rows))
+            yield EntropyRow(*head, found.entropy, *shares, float(other), *limits)
         for prompts, own in _by_length(sets.prompt[rows]):
             spectra = prompt_spectra(chosen[own], how)
-            for alpha in alphas:
-                for prompt, value in zip(prompts, entropy_of(spectra, alpha), strict=True):
-                    name = sets.prompts[prompt]
-                    entropy = (float(value), None, None, None)
-                    yield EntropyRow(layer, subset, sinks_kept, alpha, how, name, own.shape[1], *entropy)
+            theirs = _information_flow(chosen[own], alphas, config)
+            for alpha, others in zip(alphas, theirs, strict=True):
+                by_prompt = zip(prompts, entropy_of(spectra, alpha), np.broadcast_to(others, len(prompts)), strict=True)
+                for prompt, value, other in by_prompt:
+                    shares = _shares(float(value), own.shape[1], chosen.shape[1])
+                    head = (layer, subset, sinks_kept, alpha, how, sets.prompts[prompt], own.shape[1])
+                    yield EntropyRow(*head, float(value), *shares, float(other), None, None, None)
+
+
+def _shares(entropy: float, rows: int, width: int) -> tuple[float, float | None]:
+    """Return an entropy over ln n, n two or more, and over the most it can be, unless that is zero."""
+    most = float(np.log(min(rows, width)))
+    return entropy / float(np.log(rows)), entropy / most if most > 0 else None
+
+
+def _information_flow(states: np.ndarray, alphas: Sequence[float], config: GeometryConfig) -> list[np.ndarray]:
+    """Return what information_flow computes of states (..., n, width), (...) for each order; NaN if not asked."""
+    if not config.information_flow:
+        return [np.array(np.nan)] * len(alphas)
+    spectrum = information_flow_spectrum(states)
+    return [entropy_of(spectrum, alpha) for alpha in alphas]
 
 
 def _pooled(prepared: np.ndarray, alphas: Sequence[float]) -> list[_Pooled]:
@@ -136,13 +162,3 @@ def prompt_spectra(states: np.ndarray, how: Preprocessing) -> np.ndarray:
     """
     prepared = preprocess(states, how)
     return np.where(no_spread(states, prepared)[:, None], 0, eigenvalues(prepared))
-
-
-def check_rows(states: np.ndarray, tokens: int, layer: int) -> None:
-    """Refuse a layer of another length than the dump.
-
-    Raises:
-        UserError: The row counts differ.
-    """
-    if len(states) != tokens:
-        raise UserError(f"activations: layer {layer} has {len(states)} rows, expected {tokens}; delete the dump")

@@ -76,9 +76,14 @@ class Rows:
         return self.store.n_layers
 
     @property
+    def width(self) -> int:
+        """Width of the residual stream."""
+        return int(self.store.states.shape[2])
+
+    @property
     def bytes_per_row(self) -> int:
         """Size of one row of all layers in fp64."""
-        return 8 * self.n_layers * int(self.store.states.shape[2])
+        return 8 * self.n_layers * self.width
 
     def layer(self, layer: int) -> np.ndarray:
         """Return Z of one layer, (n, width) fp64, of unit trace."""
@@ -86,10 +91,10 @@ class Rows:
         prepared *= self.scale[layer]
         return prepared
 
-    def tile(self, part: slice) -> np.ndarray:
-        """Return some rows of Z of all layers, (layers, rows, width) fp64."""
-        prepared = preprocess(self.store.states[:, self.rows[part]], self.how, self.mean)
-        prepared *= self.scale[:, None, None]
+    def tile(self, part: slice, layers: slice = slice(None)) -> np.ndarray:
+        """Return some rows of Z of all layers or of some, (layers, rows, width) fp64."""
+        prepared = preprocess(self.store.states[layers, self.rows[part]], self.how, self.mean[layers])
+        prepared *= self.scale[layers, None, None]
         return prepared
 
 

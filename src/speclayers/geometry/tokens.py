@@ -47,6 +47,12 @@ class RowSets:
         """Return a subset's row numbers, with position 0 of each prompt added back if asked."""
         return self.ordered(np.concatenate([self.first, self.rows[name]])) if sinks_kept else self.rows[name]
 
+    def places(self, rows: np.ndarray) -> np.ndarray:
+        """Return where these rows lie among those of `all`, for a store that holds only these."""
+        place = np.full(len(self.prompt), -1)
+        place[self.rows["all"]] = np.arange(len(self.rows["all"]))
+        return np.asarray(place[rows])
+
     def ordered(self, rows: np.ndarray) -> np.ndarray:
         """Return row numbers ordered by block, prompt and place in the dump."""
         prompt = self.prompt[rows]

@@ -16,12 +16,11 @@ import pandas as pd
 from tqdm import tqdm
 
 from speclayers.config import GeometryConfig
-from speclayers.geometry.dump import Dump, read_layer, read_tokens
+from speclayers.geometry.dump import Dump, check_rows, read_layer, read_tokens
 from speclayers.geometry.entropy import Preprocessing, entropy_of, gram_spectra
 from speclayers.geometry.filter_effect import SEGMENTS, effect_rows, variances
 from speclayers.geometry.gram import gram_sums, similarity
 from speclayers.geometry.jackknife import interval
-from speclayers.geometry.profile import check_rows
 from speclayers.geometry.rows import RowStore, create_store, open_rows
 from speclayers.geometry.tokens import (
     FEWEST_ROWS,
@@ -203,8 +202,6 @@ def _set_rows(
     settings: list[Setting], sets: RowSets, store: RowStore, config: GeometryConfig
 ) -> Iterator[dict[str, object]]:
     """Yield the rows of FILTER_SETS; a setting of fewer than FEWEST_ROWS rows, or of one prompt, has none."""
-    place = np.full(len(sets.prompt), -1)
-    place[sets.rows["all"]] = np.arange(len(sets.rows["all"]))
     known: dict[bytes, np.ndarray] = {}
     for setting in tqdm(settings, desc="sets", disable=None, mininterval=1):
         rows = sets.ordered(search_sample(setting.rows, SET_ROWS, config.seed))
@@ -213,7 +210,7 @@ def _set_rows(
         key = rows.tobytes()  # at share 1 all scopes and subsets keep the same rows
         if key not in known:
             block = np.zeros(len(rows), int)  # one block: nothing is left out here
-            known[key] = similarity(gram_sums(open_rows(store, place[rows], block, config.preprocessing), 1)).gram
+            known[key] = similarity(gram_sums(open_rows(store, sets.places(rows), block, config.preprocessing), 1)).gram
         for k in SIZES:
             if k < store.n_layers:
                 layers = _elsi(known[key], k)
