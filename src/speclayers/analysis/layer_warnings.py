@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from speclayers.analysis.calibration_figures import measured_settling, settling
 from speclayers.analysis.study import Study, judged_apart, of_model, rows_of
-from speclayers.analysis.wording import count, joined, layers_in_words, listed, number
+from speclayers.analysis.wording import joined, layers_in_words, listed, number
 from speclayers.names import layers_name
 
 BEHIND = 0.01
@@ -79,6 +79,6 @@ def judged_by_another_set(study: Study, model: str) -> Iterator[str]:
     ]
     if apart:
         yield (
-            f"On {model}, half-samples cannot tell how stable {count(len(apart), 'choice')} of sets is: they are"
-            f" searched by order 2, which on all prompts chooses another set for {joined(apart)}."
+            f"On {model}, half-samples do not tell how stable {joined(apart)} is: sets are searched there by order 2,"
+            " which on all prompts chooses the first set in place of the second."
         )

@@ -32,6 +32,9 @@ from speclayers.names import layers_name
 from speclayers.specs import AggregateSpec
 from speclayers.tables import Origin
 
+FIXED = ("eagle2", "eagle3", "pinned", "random", "uniform")
+"""Selectors whose reasons say nothing of the layers' states."""
+
 BY_JOINT_ENTROPY = ("elsi", "elsi_c", "beam", "exhaustive")
 """Selectors that maximise E(S), with or without a limit on similarity."""
 
@@ -117,7 +120,7 @@ def layers_answer(study: Study) -> Answer:
         "joint entropy says how much the layers hold together, not how many tokens a drafter will gain from them; only"
         " trained heads tell (the study's own page)."
     )
-    return Answer(asked, [" ".join(_of_model(study, model)) for model in study.models], caveat)
+    return Answer(asked, [line for model in study.models for line in _of_model(study, model)], caveat)
 
 
 def _of_model(study: Study, model: str) -> Iterator[str]:
@@ -125,9 +128,8 @@ def _of_model(study: Study, model: str) -> Iterator[str]:
     sizes = sorted(set(rows["k"]))
     if not sizes:
         yield f"{model}: no selector chose layers."
-    for place, k in enumerate(sizes):
-        told = _of_size(rows[rows["k"] == k])
-        yield f"{model}, k = {k}: {told}." if place == 0 else f"k = {k}: {told}."
+    for k in sizes:
+        yield f"{model}, k = {k}: {_of_size(rows[rows['k'] == k])}."
     yield f"{settling(study, model)}."
 
 
@@ -136,9 +138,8 @@ def _of_size(rows: pd.DataFrame) -> str:
     known = rows.dropna(subset=["score"])
     if known.empty:
         return "no set has a score"
-    shares = known["stability"].map(lambda text: len(stability(text)))
-    best = known.assign(measured=shares > known["layers"].map(len)).sort_values(
-        ["score", "measured", "label"], ascending=[False, False, True]
+    best = known.assign(fixed=known["selector"].isin(FIXED)).sort_values(
+        ["score", "fixed", "label"], ascending=[False, True, True]
     )
     row = best.iloc[0]
     own = known[known["layer_set"] == row["layer_set"]]
@@ -182,10 +183,7 @@ def _certainty(row: pd.Series) -> str:
     if not shares:
         text = "stability was not judged"
     elif judged:
-        text = (
-            f"half-samples judge {layers_in_words(layers_name(layers))} instead, which order 2 chooses on all prompts:"
-            f" {word} {halves}"
-        )
+        text = f"half-samples judge {layers_in_words(layers_name(layers))} instead, order 2's choice: {word} {halves}"
     else:
         text = f"{word} {halves}"
     others = runners_up(row["runner_up"])

@@ -5,7 +5,7 @@ for (const place of document.querySelectorAll("[data-figure]")) {
   const figure = place.dataset.figure;
   const switches = document.querySelector(`[data-switches="${CSS.escape(figure)}"]`);
   vegaEmbed(place, charts[figure], {
-    ...(switches && { bind: switches }), // beside the picture: what lies inside it no screen reader can reach
+    ...(switches && { bind: switches }), // beside the picture: no screen reader can reach inside; a form, as radio groups are one form's
     renderer: "svg",
     actions: false,
     ast: true, // expressions are interpreted, never compiled: the page's policy forbids eval

@@ -184,12 +184,12 @@ def gaps(study: Study) -> PageTable:
         alike = study.selected[(study.selected["model"] == row["model"]) & (study.selected["k"] == row["k"])]
         best = alike[alike["selector"] == "exhaustive"]["score"].max()
         same = alike[(alike["layer_set"] == row["layer_set"]) & (alike["label"] != row["label"])]["label"]
-        gap = number(best - row["score"], 3)
+        gap = number(best - row["score"], 3) if len(row["layers"]) == row["k"] else MISSING  # E(S) grows with layers
         cells.append([row["model"], row["label"], _whole(row["k"]), _in_words(row["layers"]), gap, ", ".join(same)])
     caption = (
         "Distance in E(S), nats, from the best of all sets of this k, as `exhaustive` finds it; a dash where the study"
-        " does not ask it. A greedy search that reaches 0 found the best; below 0, it found a better one than the"
-        " sets of highest E₂(S) that `exhaustive` scores again."
+        " does not ask it, or where a selector found fewer than k layers. A greedy search that reaches 0 found the best;"
+        " below 0, it found a better one than the sets of highest E₂(S) that `exhaustive` scores again."
     )
     return _table(caption, ["model", "selector", "#k", "layers", "#below exhaustive", "the same set by"], cells)
 

@@ -67,7 +67,7 @@ def stabilities(study: Study, model: str) -> Figure | None:
 
 def _marks(rows: pd.DataFrame, selection: bool) -> alt.Chart:
     """Mark layers: those selected by filled diamonds, those that order 2 would select by hollow circles."""
-    shape, colour = ("diamond", "#D55E00") if selection else ("circle", "#CC79A7")
+    shape, colour = ("diamond", "#D55E00") if selection else ("circle", "#56B4E9")
     marks: alt.Chart = alt.Chart(records(rows)).mark_point(
         shape=shape, filled=selection, size=44 if selection else 90, color=colour, opacity=1, strokeWidth=2
     )
