@@ -188,8 +188,8 @@ def gaps(study: Study) -> PageTable:
         cells.append([row["model"], row["label"], _whole(row["k"]), _in_words(row["layers"]), gap, ", ".join(same)])
     caption = (
         "Distance in E(S), nats, from the best of all sets of this k, as `exhaustive` finds it; a dash where the study"
-        " does not ask it, or where a selector found fewer than k layers. A greedy search that reaches 0 found the best;"
-        " below 0, it found a better one than the sets of highest E₂(S) that `exhaustive` scores again."
+        " does not ask it, or where a selector found fewer than k layers. A greedy search that reaches 0 found the"
+        " best; below 0, it found a better one than the sets of highest E₂(S) that `exhaustive` scores again."
     )
     return _table(caption, ["model", "selector", "#k", "layers", "#below exhaustive", "the same set by"], cells)
 
