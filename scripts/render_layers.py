@@ -7,9 +7,8 @@ import argparse
 from pathlib import Path
 
 from speclayers import command
-from speclayers.analysis.inputs import manifests, named_paths
+from speclayers.analysis.inputs import layer_results
 from speclayers.analysis.layers_page import write_layers_page
-from speclayers.analysis.summary import ModelResults
 from speclayers.specs import AggregateSpec, read_spec
 
 
@@ -27,13 +26,7 @@ def main() -> None:
         arguments.add_argument(name, action="append", required=True, help=meaning)
     arguments.add_argument("--page", type=Path, required=True, help="HTML file to write")
     args = arguments.parse_args()
-    geometry = named_paths("--geometry", args.geometry)
-    selections = named_paths("--selections", args.selections)
-    results = {
-        model: ModelResults(model, "float32", manifest, geometry[model], selections[model])
-        for model, manifest in manifests("--target", args.target).items()
-    }
-    recommendations = named_paths("--recommendation", args.recommendation)
+    results, recommendations = layer_results(args.target, args.geometry, args.selections, args.recommendation)
     write_layers_page(results, recommendations, read_spec(AggregateSpec, args.spec), args.fingerprint, args.page)
 
 

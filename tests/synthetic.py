@@ -267,13 +267,21 @@ def _write_selections(where: Layout, made_up: MadeUpModel) -> None:
             "score": 4.0 + 0.1 * np.mean(layers),
             "runner_up": json.dumps([{"layers": [1, 2], "score": 3.9}]),
             "stability": json.dumps({str(layer): 0.8 for layer in layers}),
+            "half_sample_set": list(layers),
             "reason": f"highest E(S) among {made_up.n_layers} layers",
         }
         for selector, layers in made_up.sets.items()
     ]
     rows.append(rows[0] | {"selector": "uniform", "trained": False})
     rows += [
-        rows[0] | {"selector": "pinned", "k": len(layers), "layers": list(layers), "trained": False}
+        rows[0]
+        | {
+            "selector": "pinned",
+            "k": len(layers),
+            "layers": list(layers),
+            "half_sample_set": list(layers),
+            "trained": False,
+        }
         for layers in made_up.pinned
     ]
     write_table(Path(where.selections(made_up.name)), tables.SELECTIONS, pd.DataFrame(rows), origin(made_up.name))

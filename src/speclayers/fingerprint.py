@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from speclayers.config import Section
+from speclayers.config import Section, nearest
 from speclayers.errors import UserError
 
 RESULT_VERSION = "1"
@@ -58,7 +58,8 @@ _ACCUMULATION = tuple(
     f"geometry/{name}.py" for name in ("device", "dump", "entropy", "products", "rows", "shards", "tokens")
 )
 _SELECTION = tuple(
-    f"selection/{name}.py" for name in ("evidence", "layer_geometry", "search", "select", "selector", "stability")
+    f"selection/{name}.py"
+    for name in ("evidence", "half_entropy", "layer_geometry", "search", "select", "selector", "stability")
 )
 """The selectors themselves are added by the workflow: only those that a study names."""
 _SWEEP = tuple(
@@ -131,16 +132,21 @@ def selector_files(name: str) -> list[Path]:
     """Return a selector's file, and those of other selectors that it builds on.
 
     Raises:
-        UserError: There is no selector of this name.
+        UserError: There is no selector of this name, or its file is no valid Python.
     """
     path = PACKAGE / "selection" / "selectors" / f"{name}.py"
     if not path.is_file():
         known = sorted(other.stem for other in path.parent.glob("[!_]*.py"))
-        raise UserError(f"selection.selectors: there is no selector '{name}'; known are {', '.join(known)}")
+        hint = nearest(name, known) or f"; known are {', '.join(known)}"
+        raise UserError(f"selection.selectors: there is no selector '{name}'{hint}")
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except SyntaxError as error:
+        raise UserError(f"{path}:{error.lineno}: {error.msg}; mend the selector's file") from None
     package = "speclayers.selection.selectors"
     imported = [
         alias.name
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and node.module == package
         for alias in node.names
     ]

@@ -24,10 +24,11 @@ class Workspace:
             else:
                 shutil.copy(source, folder / name)
 
-    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run a command of the environment in this folder, without a terminal."""
+    def run(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of the environment in this folder, without a terminal, under some environment variables."""
         words = (str(Path(sys.executable).parent / words[0]), *words[1:])
-        return subprocess.run(words, cwd=self.folder, capture_output=True, text=True, check=False)
+        environment = os.environ | variables
+        return subprocess.run(words, cwd=self.folder, capture_output=True, text=True, check=False, env=environment)
 
     def snakemake(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run the workflow on two cores."""

@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 
 import pytest
 
 from speclayers.config import DraftConfig, GeometryConfig
+from speclayers.fingerprint import PACKAGE
 
 
 def the_error(done):
@@ -159,3 +161,13 @@ def test_an_unknown_selector_is_refused_before_anything_runs(workspace):
     study = workspace.folder / "bad.yaml"
     study.write_text("selection: {selectors: [{name: eagle3}, {name: elsy}]}\n")
     assert "there is no selector 'elsy'" in the_error(workspace.snakemake("--configfile", "bad.yaml"))
+
+
+def test_a_selector_file_that_is_no_python_stops_the_workflow_with_its_line(workspace, tmp_path):
+    package = tmp_path / "package"
+    shutil.copytree(PACKAGE, package / "speclayers")
+    (package / "speclayers/selection/selectors/mine.py").write_text('"""Mine."""\n\ndef choose(:\n')
+    (workspace.folder / "mine.yaml").write_text("selection: {selectors: [{name: eagle3}, {name: mine}]}\n")
+    words = ("snakemake", "--cores", "1", "-n", "--configfile", "mine.yaml")
+    done = workspace.run(*words, PYTHONPATH=str(package))
+    assert "selectors/mine.py:3: invalid syntax; mend the selector's file" in the_error(done)

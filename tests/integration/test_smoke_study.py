@@ -71,6 +71,24 @@ def test_shared_out_gram_products_are_jobs_of_their_own(workspace):
     assert all(folder.format(shard=shard) in done.stdout for shard in range(4))
 
 
+def test_a_dry_run_of_the_papers_study_needs_no_network_and_lists_both_models(workspace):
+    done = workspace.snakemake("-n", "--configfile", "studies/paper.yaml")
+    assert done.returncode == 0, done.stderr
+    table = done.stdout.split("Job stats:")[1].split("total")[0]
+    jobs = {
+        line.split()[0]: int(line.split()[1])
+        for line in table.splitlines()
+        if line.split()[1:2] > ["0"] and line.split()[1].isdigit()
+    }
+    for rule in ("fetch_model", "dump_activations", "measure_geometry", "select_layers", "summarise_model"):
+        assert jobs[rule] == 2, rule
+    assert jobs["build_corpus"] == 2  # calibration; training follows what the selection asks for
+    assert jobs["render_report"] == 1
+    assert not {"train_draft", "make_tiny_model"} & set(jobs)
+    for model in ("qwen3-4b", "llama-3.1-8b"):
+        assert f"results/paper/{model}/selection/selections.parquet" in done.stdout
+
+
 def test_layers_alone_trains_nothing(workspace):
     done = workspace.smoke("-n", "layers")
     assert done.returncode == 0

@@ -64,7 +64,9 @@ def test_unknown_engine_is_refused():
 
 def selections(*layer_sets):
     row = {"selector": "elsi", "seed": 0, "score": 4.0, "runner_up": "[]", "stability": '{"4": 0.8}', "reason": "why"}
-    return pd.DataFrame([row | {"layers": layers, "k": len(layers)} for layers in layer_sets])
+    return pd.DataFrame(
+        [row | {"layers": layers, "half_sample_set": layers, "k": len(layers)} for layers in layer_sets]
+    )
 
 
 def test_recommendation_gives_ids_or_the_reason_why_there_are_none():
@@ -76,6 +78,27 @@ def test_recommendation_gives_ids_or_the_reason_why_there_are_none():
     assert "never captured" in found[1]["ids"]["eagle"]["refused"]
     assert "zero columns" in found[2]["ids"]["sglang"]["note"]
     assert found[2]["stability"] == {"4": 0.8}
+
+
+@pytest.mark.parametrize(
+    ("layers", "notes"),
+    [
+        ([2, 18, 33], {"eagle": None, "vllm": None, "sglang": None}),
+        ([28], {"eagle": "zero columns", "vllm": "num_aux_hidden_states", "sglang": "skips fc for one layer"}),
+        ([2, 9, 18, 33], {"eagle": "cannot serve more", "vllm": "num_aux_hidden", "sglang": "num_aux_hidden_states"}),
+    ],
+)
+def test_a_note_says_what_other_numbers_of_layers_need(layers, notes):
+    (found,) = recommendation("m", 36, selections(layers))["selections"]
+    for engine, note in notes.items():
+        told = found["ids"][engine]["note"]
+        assert told is None if note is None else note in told
+        assert len(layers) <= 3 or "zero columns" not in (told or "")  # more than three cannot be padded to three
+
+
+def test_a_selection_beyond_the_model_is_named():
+    with pytest.raises(UserError, match=r"selections of m: elsi chose layer 37, expected 0 to 36"):
+        recommendation("m", 36, selections([2, 18, 33], [5, 37]))
 
 
 def test_the_script_writes_every_selection_and_the_conventions(tmp_path):

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import subprocess
 import sys
@@ -185,6 +186,7 @@ def test_whole_half_sample_is_the_whole(manifest, paths, monkeypatch):
     (half,) = evidence.half_samples(1, 0)
     np.testing.assert_allclose(half.gram, evidence.whole.gram, atol=1e-10)
     np.testing.assert_allclose(half.cka, evidence.whole.cka, atol=1e-10)
+    np.testing.assert_allclose(half.entropy, evidence.whole.entropy, atol=1e-10)
     np.testing.assert_allclose(half.prompt_entropy, evidence.whole.prompt_entropy, atol=1e-12)
 
 
@@ -197,8 +199,11 @@ def test_half_samples_are_measured_as_if_there_were_no_other_prompts(manifest, p
         kept[np.random.default_rng(seed).choice(6, size=3, replace=False)] = True
         (half,) = evidence.half_samples(1, seed)
         own = rows[kept[sets.block_of(rows)]]
-        expected = [matrix_entropy(states[layer, own], alpha=2) for layer in range(7)]
-        np.testing.assert_allclose(half.entropy, expected, atol=1e-8)
+        squares = [matrix_entropy(states[layer, own], alpha=2) for layer in range(7)]
+        np.testing.assert_allclose(-np.log(np.diagonal(half.gram)), squares, atol=1e-8)
+        shannon = [matrix_entropy(states[layer, own]) for layer in range(7)]
+        np.testing.assert_allclose(half.entropy, shannon, atol=0.05)
+        assert half.set_entropy([3]) == half.entropy[3]
 
 
 def test_selections_say_what_was_chosen_how_stable_and_why(manifest, paths, tmp_path):
@@ -210,11 +215,46 @@ def test_selections_say_what_was_chosen_how_stable_and_why(manifest, paths, tmp_
         *["pinned"] * 2,
     ]
     for row in frame.itertuples():
+        judged = list(row.half_sample_set)
+        assert len(judged) == len(row.layers)
+        assert (judged == list(row.layers)) == ("search by order 2" not in row.reason)
         shares = json.loads(row.stability)
         assert all(0 < share <= 1 for share in shares.values())
         assert sum(shares.values()) == pytest.approx(len(row.layers))
     assert frame["reason"].str.len().min() > 0
     assert len(trace(selected)) == len(frame)
+
+
+def test_where_order_two_chooses_another_set_on_all_prompts_the_reason_names_it(manifest, paths):
+    evidence = gathered(manifest, paths)
+    found = {}
+    for highest in ((1, 2, 3), (1, 2, 4)):  # whatever order 2 chooses, Shannon's choice is made to differ from one
+        whole = dataclasses.replace(evidence.whole, shannon=lambda layers, highest=highest: float(layers == highest))
+        config = SelectionConfig(selectors=[SelectorConfig(name="exhaustive", k=[3])], half_samples=4)
+        (entry,) = select(config, dataclasses.replace(evidence, whole=whole))
+        assert entry.choice.layers == highest
+        found[highest] = entry
+        if entry.half_sample_set != highest:
+            named = ", ".join(map(str, entry.half_sample_set))
+            assert f"by order 2, which on all prompts chooses {{{named}}} instead" in entry.reason
+            assert list(selections_frame([entry])["half_sample_set"]) == [list(entry.half_sample_set)]
+    assert len({entry.half_sample_set for entry in found.values()}) == 1
+    assert any(entry.half_sample_set != highest for highest, entry in found.items())
+
+
+def test_without_half_samples_nothing_is_compared(manifest, paths):
+    selected = select(SELECTORS.model_copy(update={"half_samples": 0}), gathered(manifest, paths))
+    for entry in selected:
+        measured = entry.request.selector.measures
+        assert entry.half_sample_set == (() if measured else entry.choice.layers)
+        assert "order 2" not in entry.reason
+
+
+def test_selectors_that_rank_layers_one_by_one_are_judged_by_themselves(manifest, paths):
+    names = ("max_entropy", "min_entropy", "entropy_cka", "product", "cka_farthest", "per_segment", "lens")
+    config = SelectionConfig(selectors=[SelectorConfig(name=name, k=[1, 3]) for name in names], half_samples=2)
+    for entry in select(config, gathered(manifest, paths)):
+        assert entry.half_sample_set == entry.choice.layers, entry.request.config.name
 
 
 def test_heads_are_distinct_sets_of_the_selectors_that_train(manifest, paths):
@@ -236,6 +276,22 @@ def test_tables_of_other_settings_are_refused(manifest, paths):
 
 def activations(manifest, fingerprint="f"):
     return "--activations", manifest, "--activations-fingerprint", fingerprint
+
+
+@pytest.mark.parametrize(
+    ("origin", "message"),
+    [
+        (Origin("other", "f"), r"gram\.parquet: is of model other, expected m"),
+        (
+            Origin("m", "g"),
+            r"gram\.parquet: was measured in another run than entropy\.parquet \(fingerprints g and f\)",
+        ),
+    ],
+)
+def test_tables_of_another_model_or_run_are_refused(manifest, paths, measured, tmp_path, origin, message):
+    write_table(tmp_path / "gram.parquet", TABLES["gram"], measured.gram, origin)
+    with pytest.raises(UserError, match=message):
+        gathered(manifest, paths | {"gram": tmp_path / "gram.parquet"})
 
 
 def run(script, *arguments):

@@ -244,11 +244,16 @@ def test_the_heatmap_shows_all_pairs_and_the_chosen_layers(drawn):
 def test_the_wave_shows_the_filter_and_the_sinks(drawn):
     figure = drawn["wave-tiny-qwen3"]
     panels = figure.chart["concat"]
-    assert [panel["title"]["text"].split(", ")[1] for panel in panels] == ["sinks dropped", "sinks kept"] * 2
+    assert [panel["title"]["text"]["expr"] for panel in panels] == [
+        "'pooled over prompts, sinks ' + sinks",
+        "'mean over prompts ± 1 sd, sinks ' + sinks",
+    ]
+    assert [parameter["name"] for parameter in figure.chart["params"]] == ["sinks", "shown"]
     for panel in panels:
         whole = panel if "data" in panel else panel["layer"][-1]
         names = {row["name"].split(":")[0] for row in rows_of_mark(figure, whole)}
         assert names == {"filter off", "filter on", "control"}
+        assert {row["sinks"] for row in rows_of_mark(figure, whole)} == {"dropped", "kept"}
 
 
 def test_the_time_of_a_token_is_told_in_plain_decodings(study, drawn):

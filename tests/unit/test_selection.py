@@ -1,17 +1,24 @@
 import dataclasses
+import importlib
 import itertools
+import sys
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from speclayers import specs
 from speclayers.config import SelectionConfig, SelectorConfig
 from speclayers.errors import UserError
 from speclayers.geometry.entropy import matrix_entropy, set_entropy, unit_trace_gram
+from speclayers.reading import parse_study
+from speclayers.selection import selectors
 from speclayers.selection.evidence import SetEntropy
 from speclayers.selection.layer_geometry import LayerGeometry
 from speclayers.selection.selector import find_selector, known_selectors, requests
+from tests.unit.test_config import ROOT, merged
 
 
 def geometry(n_layers=8, seed=0, shannon=True):
@@ -82,6 +89,42 @@ def test_choices_are_sorted_distinct_candidates_scored_by_joint_entropy(name, k)
     scores = [other.score for other in choice.runners_up]
     assert scores == sorted(scores, reverse=True)
     assert choice.reason
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.integers(0, 10_000), st.integers(3, 7), st.data(), st.booleans())
+def test_every_selector_returns_k_distinct_sorted_layers_of_any_geometry_and_always_the_same(seed, n, data, whole):
+    on = geometry(n, seed, shannon=whole)
+    k = data.draw(st.integers(1, n))
+    for name in known_selectors():
+        size = min(find_selector(name).sizes or {k})
+        options = {"sets": [list(range(n - size + 1, n + 1))]} if name == "pinned" else {}
+        (choice,) = choose(name, size, on, options, seed)
+        assert list(choice.layers) == sorted(set(choice.layers)), name
+        assert set(choice.layers) <= set(range(1, n + 1)), name
+        assert len(choice.layers) == size or "warning" in choice.reason, name
+        assert choice == choose(name, size, on, options, seed)[0], name
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 10_000), st.integers(1, 4))
+def test_no_selector_exceeds_the_best_of_all_sets(seed, k):
+    on = geometry(6, seed)
+    (best,) = choose("exhaustive", k, on, {"rescored": 20})
+    for name in DATA_DRIVEN:
+        (choice,) = choose(name, k, on)
+        if len(choice.layers) == k:
+            assert choice.score <= best.score + 1e-12, name
+
+
+@pytest.mark.parametrize("name", [name for name in known_selectors() if find_selector(name).sizes is None])
+def test_all_layers_can_be_asked_for_and_one_more_cannot(name):
+    on, n = geometry(5), 5
+    options = {"sets": [[1, 2, 3, 4, 5]]} if name == "pinned" else {}
+    (choice,) = choose(name, n, on, options)
+    assert choice.layers == (1, 2, 3, 4, 5) or "warning" in choice.reason
+    with pytest.raises(UserError, match=rf"selectors\.{name}\.k: 6 is more than the model's 5 layers"):
+        choose(name, n + 1, on, options)
 
 
 @pytest.mark.parametrize("name", known_selectors())
@@ -176,7 +219,12 @@ def test_elsi_c_lets_the_least_similar_join_when_none_qualifies():
     cka = np.full((4, 4), 0.99)
     cka[1, 3] = cka[3, 1] = 0.95
     np.fill_diagonal(cka, 1)
-    assert layers_of("elsi_c", 2, flat_geometry([0, 5, 4, 3], cka)) == (1, 3)
+    (choice,) = choose("elsi_c", 2, flat_geometry([0, 5, 4, 3], cka))
+    assert choice.layers == (1, 3)
+    assert "warning: no other layer was within 0.9, so the least similar joined, at CKA 0.950" in choice.reason
+    (within,) = choose("elsi_c", 2, flat_geometry([0, 5, 4, 3], cka), {"max_similarity": 0.95})
+    assert within.layers == (1, 3)
+    assert "warning" not in within.reason
 
 
 def test_entropy_cka_walks_by_falling_entropy_and_may_end_short():
@@ -225,7 +273,9 @@ def test_beam_keeps_the_limit_or_takes_the_least_similar():
     np.fill_diagonal(cka, 1)
     assert layers_of("beam", 2, flat_geometry([0, 9, 2, 1], cka)) == (2, 3)
     cka[2, 3] = cka[3, 2] = 0.92
-    assert layers_of("beam", 2, flat_geometry([0, 9, 2, 1], cka)) in {(1, 2), (1, 3)}
+    (choice,) = choose("beam", 2, flat_geometry([0, 9, 2, 1], cka))
+    assert choice.layers in {(1, 2), (1, 3)}
+    assert "the least similar joined, at CKA 0.950" in choice.reason
 
 
 def test_per_segment_takes_one_layer_of_each():
@@ -260,6 +310,10 @@ def test_pinned_without_a_set_of_this_size_is_refused():
         ({"name": "eagle3", "k": [2]}, r"selectors\.eagle3\.k: found 2, but this selector is defined for k = 3"),
         ({"name": "elsi", "k": [9]}, r"selectors\.elsi\.k: 9 is more than the model's 8 layers"),
         ({"name": "elsi", "options": {"alpha": 2}}, r"selectors\.elsi\.options\.alpha: unknown option; known are per_"),
+        (
+            {"name": "elsi_c", "options": {"max_similarty": 0.5}},
+            r"options\.max_similarty: unknown option; known are .*; did you mean 'max_similarity'\?",
+        ),
         ({"name": "eagle2", "k": [1], "options": {"x": 2}}, r"eagle2\.options\.x: unknown option; known are none"),
         ({"name": "elsi_c", "options": {"max_similarity": 3}}, r"elsi_c\.options\.max_similarity: .*, found 3"),
         ({"name": "elsi", "seeds": [0, 1]}, r"selectors\.elsi\.seeds: found \[0, 1\], but this selector is not random"),
@@ -272,8 +326,47 @@ def test_wrong_settings_are_refused_with_the_key(config, message):
         requests([SelectorConfig(**config)], 8)
 
 
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("def choose(:\n", r"broken\.py:1: .*; mend the selector's file"),
+        ("from speclayers.selection.search import nothing\n", r"broken\.py: cannot import name 'nothing'.*mend"),
+        ("choose = 1\n", r"broken\.py: found no SELECTOR, expected SELECTOR = Selector"),
+        ("SELECTOR = 1\n", r"broken\.py: found no SELECTOR"),
+    ],
+)
+def test_a_broken_file_of_a_selector_is_named(tmp_path, monkeypatch, code, message):
+    (tmp_path / "broken.py").write_text(code)
+    monkeypatch.setattr(selectors, "__path__", [str(tmp_path)])
+    importlib.invalidate_caches()
+    monkeypatch.delitem(sys.modules, f"{selectors.__name__}.broken", raising=False)
+    with pytest.raises(UserError, match=message) as error:
+        find_selector("broken")
+    assert "\n" not in str(error.value)
+    sys.modules.pop(f"{selectors.__name__}.broken", None)
+
+
 def test_default_study_fits_a_model_of_moderate_depth():
     assert len(requests(SelectionConfig().selectors, 12)) == 7
+
+
+def test_the_paper_study_puts_the_papers_own_sets_beside_the_computed_ones():
+    paper = parse_study(merged(yaml.safe_load((ROOT / "studies/paper.yaml").read_text())))
+    on = geometry(36)
+    found = {}
+    for request in requests(specs.selection(paper, "qwen3-4b").selection.selectors, 36):
+        for choice in request.choose(on):
+            found.setdefault((request.config.name, request.k), set()).add(choice.layers)
+    assert found["pinned", 1] == {(28,), (29,)}
+    assert found["pinned", 3] == {(5, 23, 35), (6, 24, 36)}
+    assert found["eagle3", 3] == {(2, 18, 33)}
+    assert found["eagle2", 1] == {(36,)}
+    for computed in ("elsi", "exhaustive", "lens"):
+        assert {len(found[computed, k]) for k in (1, 3)} == {1}
+    assert len(found["random", 3]) == 5
+    assert "pinned" not in {
+        r.config.name for r in requests(specs.selection(paper, "llama-3.1-8b").selection.selectors, 32)
+    }
 
 
 def test_lens_ranks_by_the_vocabulary_and_needs_tokens_that_were_read_out():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 import altair as alt
 import pandas as pd
 
@@ -11,6 +14,9 @@ from speclayers.analysis.wording import count, listed, number
 
 _SCOPES = {"per_prompt": "share of each prompt", "pooled": "share of all", "absolute": "by threshold"}
 _SEGMENTS = ("first", "middle", "last")
+SETTLED_SHARE, SETTLED_CKA = 0.1, 0.02
+"""The calibration was large enough if, from half of the tokens to all, no layer moves by more than this: entropy as a
+share of the span over the layers, since selectors compare layers, and CKA as it is."""
 
 
 def filter_sweep(study: Study, model: str) -> Figure | None:
@@ -140,16 +146,53 @@ def _convergence_panel(rows: pd.DataFrame, name: str, title: str) -> alt.Chart:
     return chart
 
 
-def settling(study: Study, model: str) -> str:
-    """Say how much entropy and CKA still move between half of the tokens and all of them."""
+class Settling(NamedTuple):
+    """How far a model's layers still move between half of the tokens and all of them, layers 1 to N.
+
+    Args:
+        half: Tokens of about half of the prompts.
+        tokens: Tokens of all prompts.
+        moved: The most that a layer's entropy of order 2 moves, nats.
+        span: Highest less lowest entropy of order 2 of the layers, nats.
+        cka: The most that CKA to the next layer moves.
+    """
+
+    half: int
+    tokens: int
+    moved: float
+    span: float
+    cka: float
+
+    @property
+    def enough(self) -> bool:
+        """Whether the calibration was large enough, by a rule of thumb."""
+        return self.moved <= SETTLED_SHARE * self.span and self.cka <= SETTLED_CKA
+
+
+def measured_settling(study: Study, model: str) -> Settling | None:
+    """Compare the layers on half of the tokens with those on all; nothing where one of them is unknown."""
     rows = of_model(study.convergence, model)
+    rows = rows[rows["layer"] > 0]
     sizes = sorted(set(rows["n_tokens"].dropna()))
     if len(sizes) < 2:
-        return f"Whether {model} was measured on enough tokens cannot be told"
+        return None
     half = max((size for size in sizes if size <= 0.55 * sizes[-1]), default=sizes[0])
     first, last = (rows[rows["n_tokens"] == size].set_index("layer") for size in (half, sizes[-1]))
-    moved = [(last[name] - first[name]).abs().max() for name in ("entropy", "cka_next")]
+    moved, cka = ((last[name] - first[name]).abs().max() for name in ("entropy", "cka_next"))
+    span = last["entropy"].max() - last["entropy"].min()
+    if not all(math.isfinite(value) for value in (moved, cka, span)):
+        return None
+    return Settling(int(half), int(sizes[-1]), float(moved), float(span), float(cka))
+
+
+def settling(study: Study, model: str) -> str:
+    """Say in one sentence whether the calibration was large enough, by which rule and by which numbers."""
+    found = measured_settling(study, model)
+    if found is None:
+        return f"Whether {model} was measured on enough tokens cannot be told"
     return (
-        f"From {int(half):,} to {int(sizes[-1]):,} tokens, entropy of {model}'s layers moves by at most"
-        f" {number(moved[0])} nats and CKA to the next layer by at most {number(moved[1], 3)}"
+        f"{model} was {'' if found.enough else 'not '}measured on enough tokens: from {found.half:,} to"
+        f" {found.tokens:,} of them, entropy of a layer moves by {number(found.moved)} nats at most (allowed are"
+        f" {number(SETTLED_SHARE * found.span)}, a tenth of the span over the layers), and CKA to the next layer by"
+        f" {number(found.cka, 3)} (allowed are {number(SETTLED_CKA)})"
     )

@@ -53,6 +53,11 @@ class Figure:
         """Text for those who cannot see the chart."""
         return f"{self.title}. {self.caption}"
 
+    @property
+    def has_switches(self) -> bool:
+        """Whether a reader can switch between views of it."""
+        return bool(self.chart.get("params"))
+
     def for_page(self) -> dict[str, Any]:
         """Return the specification whose text and lines take the page's colours, light, dark or printed."""
         return self.chart | {"config": _config("currentColor", "var(--rule)")}
@@ -141,8 +146,8 @@ def tooltips(*fields: str) -> list[alt.Tooltip]:
     return [alt.Tooltip(field, format=".3~f") if field.endswith(":Q") else alt.Tooltip(field) for field in fields]
 
 
-def heading(text: str) -> alt.Title:
-    """Return the heading of one panel."""
+def heading(text: str | alt.ExprRef) -> alt.Title:
+    """Return the heading of one panel; an expression follows the chart's switches."""
     return alt.Title(text, fontSize=11.5, anchor="start", fontWeight="bold", offset=6)
 
 

@@ -27,42 +27,48 @@ _SUBSETS = {
     "filtered": "filter on: most uncertain tokens",
     "random": "control: as many random tokens",
 }
-_PANELS = (
-    ("pooled", False, "pooled over prompts, sinks dropped"),
-    ("pooled", True, "pooled over prompts, sinks kept"),
-    ("per prompt", False, "mean over prompts, sinks dropped"),
-    ("per prompt", True, "mean over prompts, sinks kept"),
-)
+_AGGREGATIONS = {"pooled": "pooled over prompts", "per prompt": "mean over prompts ± 1 sd"}
+_SINKS = {"dropped": False, "kept": True}
+_EVERY = "all"
 _LOWEST_CUT = -1.5
 """The filter's figure ends here on the left: variances of few prompts have limits of many hundred per cent."""
 
 
 def wave(study: Study, model: str) -> Figure | None:
-    """Draw the entropy of every layer, for each subset of tokens, with sinks left out and kept."""
+    """Draw the entropy of every layer, with switches for sinks and for the token filter; files show the default."""
     rows = of_model(study.entropy, model).dropna(subset=["entropy"])
     if rows.empty:
         return None
     rows = rows.assign(name=rows["subset"].map(lambda subset: _SUBSETS.get(subset, subset)))
+    rows = rows.assign(sinks=rows["sinks_kept"].map({kept: word for word, kept in _SINKS.items()}))
     names = [name for name in _SUBSETS.values() if name in set(rows["name"])]
-    panels = []
-    for aggregation, sinks_kept, title in _PANELS:
-        comparable = rows[rows["aggregation"] == aggregation]
-        part = comparable[comparable["sinks_kept"] == sinks_kept]
-        if len(part):
-            highest = padded(pd.concat([comparable["entropy"], comparable["high"]]))[1]
-            domain = [min(0.0, float(comparable["entropy"].min())), highest]
-            panels.append(_wave_panel(part, names, domain, title))
+    panels = [
+        _wave_panel(part, names, title)
+        for aggregation, title in _AGGREGATIONS.items()
+        if len(part := rows[rows["aggregation"] == aggregation])
+    ]
     prompts = rows[rows["aggregation"] == "per prompt"]["prompts"]
-    per_prompt = f"; below, mean over {count(int(prompts.max()), 'prompt')} with ± 1 sd" if len(prompts) else ""
+    per_prompt = f"; on the right, mean over {count(int(prompts.max()), 'prompt')} with ± 1 sd" if len(prompts) else ""
     caption = (
         f"Matrix entropy (Shannon, nats; preprocessing: {joined(sorted(set(rows['preprocessing'])))}) of the states of"
-        f" each layer; layer 0 is the embedding. Above, pooled over {_tokens(rows)}, with 95 % limits by block"
+        f" each layer; layer 0 is the embedding. On the left, pooled over {_tokens(rows)}, with 95 % limits by block"
         f" jackknife where sinks are dropped{per_prompt}. Sinks are the first token and others of huge norm;"
-        " kept means that the first token is added back. Entropies compare only at equal numbers of tokens: the"
-        " filter against its control, not against all."
+        " kept means that the first token is added back, as the switch on the page does. Entropies compare only at"
+        " equal numbers of tokens: the filter against its control, not against all."
     )
-    chart = alt.concat(*panels, columns=2, spacing=22)
+    chart = alt.concat(*panels, columns=2, spacing=22).add_params(*_switches(rows, names))
     return Figure(file_name("wave", model), _wave_title(model, rows), caption, specification(chart))
+
+
+def _switches(rows: pd.DataFrame, names: list[str]) -> list[alt.Parameter]:
+    """Return the switches of the wave, each set to what files show."""
+    sinks = [word for word in _SINKS if word in set(rows["sinks"])]
+    shown = [_EVERY, *names]
+    labels = ["all three" if len(names) == len(_SUBSETS) else "all", *names]
+    return [
+        alt.param(name="sinks", value=sinks[0], bind=alt.binding_radio(options=sinks, name="Sinks: ")),
+        alt.param(name="shown", value=_EVERY, bind=alt.binding_radio(options=shown, labels=labels, name="Tokens: ")),
+    ]
 
 
 def _tokens(rows: pd.DataFrame) -> str:
@@ -71,27 +77,33 @@ def _tokens(rows: pd.DataFrame) -> str:
     return joined([f"{int(n):,} tokens ({subset})" for subset, n in counts.items()])
 
 
-def _wave_panel(rows: pd.DataFrame, names: list[str], domain: list[float], title: str) -> alt.LayerChart:
+def _wave_panel(rows: pd.DataFrame, names: list[str], title: str) -> alt.LayerChart:
+    """Draw one aggregation; axes cover both positions of the switch, so that only the curves move."""
     scales = series(names)
-    x_axis = alt.X("layer:Q", title="layer", axis=alt.Axis(tickMinStep=1), scale=alt.Scale(nice=False))
+    ends = [int(rows["layer"].min()), int(rows["layer"].max())]
+    x_axis = alt.X("layer:Q", title="layer", axis=alt.Axis(tickMinStep=1), scale=alt.Scale(domain=ends, nice=False))
+    domain = [min(0.0, float(rows["entropy"].min())), padded(pd.concat([rows["entropy"], rows["high"]]))[1]]
     scale = alt.Scale(domain=domain, nice=False)
     y_axis = alt.Y("entropy:Q", title="entropy (nats)", scale=scale)
     colour = alt.Color(
         "name:N", title=None, scale=scales.colour, legend=alt.Legend(orient="top", symbolType="stroke", symbolOpacity=1)
     )
+    switched = f"datum.sinks === sinks && (shown === '{_EVERY}' || datum.name === shown)"
+    rows = rows[["layer", "name", "sinks", "entropy", "low", "high", "n_tokens"]]
     limits = rows.dropna(subset=["low", "high"])
-    band = alt.Chart(records(limits)).mark_area(opacity=0.15, clip=True)
+    band = alt.Chart(records(limits)).transform_filter(switched).mark_area(opacity=0.15, clip=True)
     band = band.encode(x=x_axis, y=alt.Y("low:Q", title="entropy (nats)", scale=scale), y2="high:Q", color=colour)
-    line = alt.Chart(records(rows)).mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=14))
-    line = line.encode(
+    line = alt.Chart(records(rows)).transform_filter(switched)
+    line = line.mark_line(strokeWidth=2, clip=True, point=alt.OverlayMarkDef(size=14)).encode(
         x=x_axis,
         y=y_axis,
         color=colour,
         strokeDash=alt.StrokeDash("name:N", title=None, scale=scales.dash),
         tooltip=tooltips("layer:Q", "name:N", "entropy:Q", "n_tokens:Q"),
     )
-    layers = [band, line] if len(limits) else [line]  # an area of nothing has no extent, which Vega warns of
-    return alt.LayerChart(layer=layers).properties(width=400, height=200, title=heading(title))
+    layers = [band, line] if len(limits) else [line]
+    told = alt.ExprRef(f"'{title}, sinks ' + sinks")
+    return alt.LayerChart(layer=layers).properties(width=400, height=220, title=heading(told))
 
 
 def _wave_title(model: str, rows: pd.DataFrame) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from speclayers.analysis.summary import Run
+from speclayers.analysis.summary import ModelResults, Run
 from speclayers.errors import UserError
 from speclayers.targets.manifest import MANIFEST, Manifest, read_manifest
 
@@ -78,3 +78,33 @@ def manifests(option: str, values: Sequence[str]) -> dict[str, Manifest]:
         UserError: A value has another form, or a manifest is missing or broken.
     """
     return {model: manifest(option, path) for model, path in named_paths(option, values).items()}
+
+
+def layer_results(
+    targets: Sequence[str], geometry: Sequence[str], selections: Sequence[str], recommendations: Sequence[str]
+) -> tuple[dict[str, ModelResults], dict[str, Path]]:
+    """Take apart what the page of the layers is given: every option once for each model.
+
+    Returns:
+        Results and recommendation of each model.
+
+    Raises:
+        UserError: An option names other models than --target does, or a manifest is missing or broken.
+    """
+    found = manifests("--target", targets)
+    given = {
+        option: named_paths(option, values)
+        for option, values in (
+            ("--geometry", geometry),
+            ("--selections", selections),
+            ("--recommendation", recommendations),
+        )
+    }
+    for option, paths in given.items():
+        if apart := sorted(set(paths) ^ set(found)):
+            raise UserError(f"{option} and --target: name different models: {', '.join(apart)}")
+    results = {
+        model: ModelResults(model, "float32", target, given["--geometry"][model], given["--selections"][model])
+        for model, target in found.items()
+    }
+    return results, {model: given["--recommendation"][model] for model in found}

@@ -13,6 +13,7 @@ from speclayers.analysis import page_tables
 from speclayers.analysis.answer import Answer
 from speclayers.analysis.calibration_figures import settling
 from speclayers.analysis.figures import Figure
+from speclayers.analysis.layer_warnings import layer_warnings
 from speclayers.analysis.report import (
     Block,
     Section,
@@ -21,14 +22,21 @@ from speclayers.analysis.report import (
     render_page,
     selections_section,
 )
-from speclayers.analysis.study import Study, build_study, of_model, read_study, runners_up, stability
+from speclayers.analysis.study import Study, build_study, judged_apart, of_model, read_study, runners_up, stability
 from speclayers.analysis.summary import ModelResults, write_summary
 from speclayers.analysis.warehouse import new_database
 from speclayers.analysis.wording import count, joined, layers_in_words, listed, number, percent
+from speclayers.errors import UserError
 from speclayers.files import read_json, write_text
 from speclayers.names import layers_name
 from speclayers.specs import AggregateSpec
 from speclayers.tables import Origin
+
+FIXED = ("eagle2", "eagle3", "pinned", "random", "uniform")
+"""Selectors whose reasons say nothing of the layers' states."""
+
+BY_JOINT_ENTROPY = ("elsi", "elsi_c", "beam", "exhaustive")
+"""Selectors that maximise E(S), with or without a limit on similarity."""
 
 
 def read_layers(results: Mapping[str, ModelResults], spec: AggregateSpec, fingerprint: str, scratch: Path) -> Study:
@@ -74,7 +82,14 @@ def write_layers_page(
     page.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".layers.", dir=page.parent) as scratch:
         study = read_layers(results, spec, fingerprint, Path(scratch))
-    write_text(page, layers_page(study, [read_json(path) for path in recommendations.values()]))
+    write_text(page, layers_page(study, [_recommended(path, model) for model, path in recommendations.items()]))
+
+
+def _recommended(path: Path, model: str) -> dict[str, Any]:
+    found: dict[str, Any] = read_json(path)
+    if found.get("model") != model:
+        raise UserError(f"{path}: is of model {found.get('model')}, expected {model}")
+    return found
 
 
 def layers_page(study: Study, recommendations: list[dict[str, Any]]) -> str:
@@ -92,21 +107,7 @@ def layers_page(study: Study, recommendations: list[dict[str, Any]]) -> str:
     ]
     drawn = [block.content for part in parts for block in part.blocks if isinstance(block.content, Figure)]
     title = f"The layers before any training. Study {study.fact('study', 'name')}"
-    return render_page(title, layers_answer(study), few_tokens(study), parts, drawn)
-
-
-def few_tokens(study: Study) -> list[str]:
-    """Warn of models measured on fewer filtered tokens than four times their width."""
-    told = []
-    for model in study.models:
-        tokens = of_model(study.cka, model)["n_tokens"].max()
-        width = int(of_model(study.targets, model)["width"].iloc[0])
-        if tokens < 4 * width:
-            told.append(
-                f"{model} was measured on {int(tokens):,} filtered tokens, fewer than 4 × its width {width}: read the"
-                " debiased CKA, and raise corpus.calibration.count for narrower intervals."
-            )
-    return told
+    return render_page(title, layers_answer(study), layer_warnings(study), parts, drawn)
 
 
 # ---------------------------------------------------------------- the answer in words
@@ -119,7 +120,7 @@ def layers_answer(study: Study) -> Answer:
         "joint entropy says how much the layers hold together, not how many tokens a drafter will gain from them; only"
         " trained heads tell (the study's own page)."
     )
-    return Answer(asked, [" ".join(_of_model(study, model)) for model in study.models], caveat)
+    return Answer(asked, [line for model in study.models for line in _of_model(study, model)], caveat)
 
 
 def _of_model(study: Study, model: str) -> Iterator[str]:
@@ -127,9 +128,8 @@ def _of_model(study: Study, model: str) -> Iterator[str]:
     sizes = sorted(set(rows["k"]))
     if not sizes:
         yield f"{model}: no selector chose layers."
-    for place, k in enumerate(sizes):
-        told = _of_size(rows[rows["k"] == k])
-        yield f"{model}, k = {k}: {told}." if place == 0 else f"k = {k}: {told}."
+    for k in sizes:
+        yield f"{model}, k = {k}: {_of_size(rows[rows['k'] == k])}."
     yield f"{settling(study, model)}."
 
 
@@ -138,16 +138,15 @@ def _of_size(rows: pd.DataFrame) -> str:
     known = rows.dropna(subset=["score"])
     if known.empty:
         return "no set has a score"
-    shares = known["stability"].map(lambda text: len(stability(text)))
-    best = known.assign(measured=shares > known["layers"].map(len)).sort_values(
-        ["score", "measured", "label"], ascending=[False, False, True]
+    best = known.assign(fixed=known["selector"].isin(FIXED)).sort_values(
+        ["score", "fixed", "label"], ascending=[False, True, True]
     )
     row = best.iloc[0]
     own = known[known["layer_set"] == row["layer_set"]]
     parts = [
         f"{layers_in_words(row['layer_set'])} holds the most joint entropy of the sets chosen"
         f" ({number(row['score'], 3)} nats), chosen by {listed(list(own['label']))},"
-        f" {count(len(own), 'selection')} of {len(known)}"
+        f" {count(len(own), 'selection')} of {len(known)}{_one_opinion(own)}"
     ]
     parts.append(f"why: {row['reason']}")
     parts.append(f"how sure: {_certainty(row)}")
@@ -160,11 +159,19 @@ def _of_size(rows: pd.DataFrame) -> str:
     return "; ".join(parts)
 
 
+def _one_opinion(rows: pd.DataFrame) -> str:
+    """Say that selectors with the same aim do not confirm each other."""
+    alike = sorted(set(rows["selector"]) & set(BY_JOINT_ENTROPY))
+    return f" ({joined(alike)} all maximise E(S): one opinion)" if len(alike) > 1 else ""
+
+
 def _certainty(row: pd.Series) -> str:
     """Tell a choice's stability on half-samples and the distance of its runner-up."""
     shares = dict(stability(row["stability"]))
-    told = [f"layer {int(layer)} again in {percent(shares.get(int(layer), 0.0))}" for layer in row["layers"]]
-    least = min((shares.get(int(layer), 0.0) for layer in row["layers"]), default=0.0)
+    judged = judged_apart(row)
+    layers = [int(layer) for layer in judged or row["layers"]]
+    told = [f"layer {layer} again in {percent(shares.get(layer, 0.0))}" for layer in layers]
+    least = min((shares.get(layer, 0.0) for layer in layers), default=0.0)
     word = (
         "it hardly depends on the prompts"
         if least >= 0.9
@@ -172,11 +179,17 @@ def _certainty(row: pd.Series) -> str:
         if least >= 0.5
         else "it depends on the prompts"
     )
-    text = f"{word} (on half of them {listed(told, 8)} of the half-samples)" if shares else "stability was not judged"
+    halves = f"(on half of them {listed(told, 8)} of the half-samples)"
+    if not shares:
+        text = "stability was not judged"
+    elif judged:
+        text = f"half-samples judge {layers_in_words(layers_name(layers))} instead, order 2's choice: {word} {halves}"
+    else:
+        text = f"{word} {halves}"
     others = runners_up(row["runner_up"])
     if others:
-        layers, score = others[0]
+        following, score = others[0]
         text += (
-            f", and {layers_in_words(layers_name(layers))} comes next, {number(row['score'] - score, 3)} nats behind"
+            f", and {layers_in_words(layers_name(following))} comes next, {number(row['score'] - score, 3)} nats behind"
         )
     return text

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from speclayers.analysis.study import HEADLINE_METRIC, Study, of_model, rows_of, runners_up, stability
+from speclayers.analysis.study import HEADLINE_METRIC, Study, judged_apart, of_model, rows_of, runners_up, stability
 from speclayers.analysis.wording import (
     MISSING,
     confidence_level,
@@ -184,11 +184,12 @@ def gaps(study: Study) -> PageTable:
         alike = study.selected[(study.selected["model"] == row["model"]) & (study.selected["k"] == row["k"])]
         best = alike[alike["selector"] == "exhaustive"]["score"].max()
         same = alike[(alike["layer_set"] == row["layer_set"]) & (alike["label"] != row["label"])]["label"]
-        gap = number(best - row["score"], 3)
+        gap = number(best - row["score"], 3) if len(row["layers"]) == row["k"] else MISSING  # E(S) grows with layers
         cells.append([row["model"], row["label"], _whole(row["k"]), _in_words(row["layers"]), gap, ", ".join(same)])
     caption = (
         "Distance in E(S), nats, from the best of all sets of this k, as `exhaustive` finds it; a dash where the study"
-        " does not ask it. A greedy search that reaches 0 found the best."
+        " does not ask it, or where a selector found fewer than k layers. A greedy search that reaches 0 found the"
+        " best; below 0, it found a better one than the sets of highest E₂(S) that `exhaustive` scores again."
     )
     return _table(caption, ["model", "selector", "#k", "layers", "#below exhaustive", "the same set by"], cells)
 
@@ -220,7 +221,9 @@ def selections(study: Study) -> PageTable:
     """Return what every selector chose, and why."""
     cells = []
     for row in rows_of(study.selected):
-        shares = [f"{layer}: {percent(share)}" for layer, share in stability(row["stability"])]
+        shares = ", ".join(f"{layer}: {percent(share)}" for layer, share in stability(row["stability"]))
+        if judged := judged_apart(row):
+            shares = f"of {_in_words(judged)}, which order 2 chooses on all prompts: {shares}"
         found = runners_up(row["runner_up"])
         others = [f"{_in_words(layers)} {number(score, 3)}" for layers, score in found]
         cells.append(
@@ -230,7 +233,7 @@ def selections(study: Study) -> PageTable:
                 _whole(row["k"]),
                 layers_in_words(row["layer_set"]),
                 number(row["score"], 3),
-                ", ".join(shares),
+                shares,
                 "; ".join(others[:2]),
                 "yes" if row["trained"] else "no",
                 row["reason"],
@@ -249,7 +252,8 @@ def selections(study: Study) -> PageTable:
     ]
     caption = (
         "Chosen layers: 0 is the embedding's output, l that of block l. E(S) is the entropy of the states of the set"
-        " S together. Half-samples: the share of random halves of the prompts on which a selector picks each layer."
+        " S together. Half-samples: the share of random halves of the prompts on which a selector picks each layer;"
+        " sets are searched there by order 2, and where that chooses another set on all prompts, it is named."
     )
     return _table(caption, head, cells)
 

@@ -18,6 +18,7 @@ from tqdm import tqdm
 from speclayers.analysis import acceptance_figures, geometry_figures, page_tables, run_figures, selection_figures
 from speclayers.analysis.answer import Answer, answer, headline_comparisons
 from speclayers.analysis.figures import Figure
+from speclayers.analysis.layer_warnings import layer_warnings
 from speclayers.analysis.page_tables import PageTable
 from speclayers.analysis.study import Study, of_model
 from speclayers.analysis.wording import TERMS, count
@@ -47,7 +48,7 @@ def sections(study: Study) -> list[Section]:
     """Return the page's sections; each says what is missing where there are no data."""
     builders = (
         ("acceptance", "Tokens accepted", _acceptance),
-        ("layers", "The layers", layers_section),
+        ("layers", "The layers", _layers),
         ("selections", "Which layers were chosen", selections_section),
         ("training", "Training of the heads", _training),
         ("time", "Time", _time),
@@ -192,6 +193,11 @@ def _acceptance(study: Study) -> Iterator[Block]:
             acceptance_figures.depths(study, model),
             acceptance_figures.prediction(study, model),
         )
+
+
+def _layers(study: Study) -> Iterator[Block]:
+    yield from (_text(f"Warning: {line}") for line in layer_warnings(study))
+    yield from layers_section(study)
 
 
 def layers_section(study: Study) -> Iterator[Block]:

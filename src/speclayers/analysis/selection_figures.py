@@ -8,7 +8,7 @@ import altair as alt
 import pandas as pd
 
 from speclayers.analysis.figures import Figure, file_name, heading, records, specification, tooltips
-from speclayers.analysis.study import Study, of_model, rows_of, stability
+from speclayers.analysis.study import Study, judged_apart, of_model, rows_of, stability
 from speclayers.analysis.wording import count, percent
 
 _SURE = 0.9
@@ -51,31 +51,44 @@ def stabilities(study: Study, model: str) -> Figure | None:
             tooltip=tooltips("choice:N", "layer:O", "share:Q"),
         )
     )
-    dots = alt.Chart(records(chosen[chosen["choice"].isin(choices)])).mark_point(
-        shape="diamond", filled=True, size=44, color="#D55E00", opacity=1
-    )
-    chart = alt.LayerChart(layer=[cells, dots.encode(x=x_axis, y=y_axis)])
-    chart = chart.properties(width=cell * len(order), height=alt.Step(20))
+    layers = [cells, _marks(chosen[chosen["choice"].isin(choices)], True).encode(x=x_axis, y=y_axis)]
+    apart = pd.DataFrame([{"choice": _label(row), "layer": layer} for row in rows for layer in judged_apart(row)])
+    if len(apart):
+        layers.append(_marks(apart, False).encode(x=x_axis, y=y_axis))
+    chart = alt.LayerChart(layer=layers).properties(width=cell * len(order), height=alt.Step(20))
     caption = (
         "Share of half-samples of the prompts in which a selector picks a layer; diamonds: its choice on all prompts."
-        " Selectors that measure nothing are certain. On half-samples order 2 stands in for Shannon."
+        " Selectors that measure nothing are certain. On half-samples, searches over sets go by order 2 in place of"
+        " Shannon; where order 2 chooses another set on all prompts, hollow circles mark that set, and the shares"
+        " are to be read against it."
     )
     return Figure(file_name("stability", model), _stability_title(model, rows), caption, specification(chart))
+
+
+def _marks(rows: pd.DataFrame, selection: bool) -> alt.Chart:
+    """Mark layers: those selected by filled diamonds, those that order 2 would select by hollow circles."""
+    shape, colour = ("diamond", "#D55E00") if selection else ("circle", "#56B4E9")
+    marks: alt.Chart = alt.Chart(records(rows)).mark_point(
+        shape=shape, filled=selection, size=44 if selection else 90, color=colour, opacity=1, strokeWidth=2
+    )
+    return marks
 
 
 def _stability_title(model: str, rows: list[dict[str, Any]]) -> str:
     told = []
     for row in rows:
         shares = dict(stability(str(row["stability"])))
-        least = min((shares.get(int(layer), 0.0) for layer in row["layers"]), default=1.0)
-        told.append((least, _label(row)))
+        layers = judged_apart(row) or row["layers"]  # like is compared with like
+        told.append((min((shares.get(int(layer), 0.0) for layer in layers), default=1.0), _label(row)))
     least, label = min(told)
+    apart = sum(bool(judged_apart(row)) for row in rows)
+    end = f"; {count(apart, 'choice')} could only be judged by what order 2 chooses" if apart else ""
     if least == 1:
-        return f"No choice on {model} depends on the prompts"
+        return f"No choice on {model} depends on the prompts{end}"
     sure = sum(share >= _SURE for share, _ in told)
     return (
         f"On {model}, {sure} of {count(len(told), 'choice')} keep every layer in {percent(_SURE)} of the half-samples"
-        f" or more; least certain is {label}, one of whose layers comes back in {percent(least)}"
+        f" or more; least certain is {label}, one of whose layers comes back in {percent(least)}{end}"
     )
 
 
@@ -95,7 +108,7 @@ def agreement(study: Study, model: str) -> Figure | None:
         panels.append(_agreement_panel(pd.concat([part, turned, own]), names, f"k = {k}"))
     caption = (
         "Layers that two selections share, over the layers that either has (Jaccard): 1 the same set, 0 nothing in"
-        " common."
+        " common. Selectors that maximise the same E(S) agree by design: that is one opinion, not several."
     )
     title = f"Of {count(len(pairs), 'pair')} of selections of equal k on {model}, {same} chose the same layers"
     return Figure(file_name("agreement", model), title, caption, specification(alt.concat(*panels, columns=2)))

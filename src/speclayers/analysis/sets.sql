@@ -22,6 +22,7 @@ select
     s.score,
     s.runner_up,
     s.stability,
+    s.half_sample_set,
     s.reason
 from selections as s
 window

@@ -214,6 +214,12 @@ def stability(text: str | None) -> list[tuple[int, float]]:
     return [(int(layer), float(share)) for layer, share in json.loads(text or "{}").items()]
 
 
+def judged_apart(row: dict[str, Any] | pd.Series) -> tuple[int, ...]:
+    """Return what the search of the half-samples chooses on all prompts, where that is not the selection itself."""
+    judged, layers = (tuple(int(layer) for layer in row[name]) for name in ("half_sample_set", "layers"))
+    return () if judged == layers else judged
+
+
 def runners_up(text: str | None) -> list[tuple[list[int], float]]:
     """Read a selection's runner-up sets with their E(S), best first."""
     return [([int(layer) for layer in entry["layers"]], float(entry["score"])) for entry in json.loads(text or "[]")]

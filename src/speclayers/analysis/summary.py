@@ -85,7 +85,7 @@ def write_summary(results: ModelResults, output: Path, origin: Origin) -> None:
 
 def _summaries(results: ModelResults) -> Iterator[tuple[str, pd.DataFrame]]:
     for name, table in tables.GEOMETRY.items():
-        frame = read_table(results.geometry / f"{name}.parquet", table)
+        frame = _of_model(results.geometry / f"{name}.parquet", table, results.model)
         if name == "gram":
             frame = frame[frame["block_a"].isna()]  # pairs of blocks serve the selection's half-samples only
         yield f"geometry_{name}", frame.assign(model=results.model)
@@ -98,8 +98,16 @@ def _summaries(results: ModelResults) -> Iterator[tuple[str, pd.DataFrame]]:
     yield "speed", _united(parts, SUMMARIES["speed"])
 
 
+def _of_model(path: Path, table: Table, model: str) -> pd.DataFrame:
+    """Read a table that must be this model's."""
+    frame = read_table(path, table)
+    if (found := read_origin(path).get("model")) != model:
+        raise UserError(f"{path}: is of model {found}, expected {model}")
+    return frame
+
+
 def _selections(results: ModelResults) -> pd.DataFrame:
-    frame = read_table(results.selections, tables.SELECTIONS)
+    frame = _of_model(results.selections, tables.SELECTIONS, results.model)
     for selector, layers in zip(frame["selector"], frame["layers"], strict=True):
         if len(layers) and max(layers) > results.manifest.layers:
             raise UserError(

@@ -26,8 +26,8 @@ class Engine(NamedTuple):
         convention: What an id means, in words.
         offset: Id minus layer index.
         last_captured: Whether layer N can be captured.
-        sizes: Numbers of layers that it serves; any when None.
-        other_sizes: What to do with other numbers of layers.
+        fewer: What to do with fewer than three layers.
+        more: What to do with more than three layers.
     """
 
     name: str
@@ -35,11 +35,17 @@ class Engine(NamedTuple):
     convention: str
     offset: int
     last_captured: bool
-    sizes: frozenset[int] | None = None
-    other_sizes: str = ""
+    fewer: str
+    more: str
+
+    def note(self, k: int) -> str:
+        """Say what else the engine needs for k layers; nothing for three, which every engine expects."""
+        return self.fewer if k < EXPECTED else self.more if k > EXPECTED else ""
 
 
+EXPECTED = 3
 _PAD = "pad the head to three layers with zero columns of fc, which changes no output"
+_WIDTH = "also write num_aux_hidden_states, since the ids alone do not set the width of fc"
 
 ENGINES = {
     "eagle": Engine(
@@ -48,8 +54,8 @@ ENGINES = {
         convention="id l is the state that enters decoder block l counted from 0, which is layer l here",
         offset=0,
         last_captured=False,
-        sizes=frozenset({3}),
-        other_sizes=f"its fc reads three layers; {_PAD}",
+        fewer=f"its fc reads three layers: {_PAD}",
+        more="its fc reads three layers: it cannot serve more",
     ),
     "vllm": Engine(
         name="vLLM, speculators",
@@ -57,17 +63,20 @@ ENGINES = {
         convention="id l is layer l here; id N is the last block's output before the final norm",
         offset=0,
         last_captured=True,
-        sizes=frozenset({3}),
-        other_sizes="also write num_aux_hidden_states, since the ids alone do not set the width of fc",
+        fewer=_WIDTH,
+        more=_WIDTH,
     ),
     "sglang": Engine(
         name="SGLang, SpecForge",
         key="eagle_config.eagle_aux_hidden_state_layer_ids",
-        convention="id l - 1 is layer l here, as the engine adds 1; ids count decoder blocks from 0 by their output",
+        convention=(
+            "id l - 1 is layer l here, as the engine adds 1; ids count decoder blocks from 0 by their output. Some of"
+            " its models have added 1 only where the first id is 1: check the acceptance length"
+        ),
         offset=-1,
         last_captured=False,
-        sizes=frozenset({3}),
-        other_sizes=f"it skips fc for one layer, and SpecForge trains three only; {_PAD}",
+        fewer=f"it skips fc for one layer, and SpecForge trains three only: {_PAD}",
+        more=f"{_WIDTH}; SpecForge trains three only",
     ),
 }
 """Engines by the name that files use."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from speclayers.errors import UserError
 from speclayers.export.layer_ids import CONVENTION, ENGINES, layer_ids, obstacle
 from speclayers.names import layers_name
 
@@ -18,7 +19,14 @@ def recommendation(model: str, n_layers: int, selections: pd.DataFrame) -> dict[
         model: Name of the model.
         n_layers: Number of its decoder blocks N.
         selections: Rows of SELECTIONS.
+
+    Raises:
+        UserError: A selection holds a layer that the model does not have.
     """
+    for selector, layers in zip(selections["selector"], selections["layers"], strict=True):
+        outside = [int(layer) for layer in layers if not 0 <= layer <= n_layers]
+        if outside:
+            raise UserError(f"selections of {model}: {selector} chose layer {outside[0]}, expected 0 to {n_layers}")
     return {
         "model": model,
         "n_layers": n_layers,
@@ -41,6 +49,7 @@ def _entry(row: dict[Any, Any], n_layers: int) -> dict[str, Any]:
         "name": layers_name(layers),
         "score": float(row["score"]),
         "stability": json.loads(row["stability"]),
+        "half_sample_set": [int(layer) for layer in row["half_sample_set"]],
         "runner_up": json.loads(row["runner_up"]),
         "reason": row["reason"],
         "ids": {engine: _ids(engine, layers, n_layers) for engine in ENGINES},
@@ -50,10 +59,8 @@ def _entry(row: dict[Any, Any], n_layers: int) -> dict[str, Any]:
 def _ids(engine: str, layers: list[int], n_layers: int) -> dict[str, Any]:
     """Return the ids, or why there are none; and what else the engine needs for this number of layers."""
     reason = obstacle(engine, layers, n_layers)
-    sizes = ENGINES[engine].sizes
-    fits = sizes is None or len(layers) in sizes
     return {
         "ids": None if reason else layer_ids(engine, layers, n_layers),
         "refused": reason or None,
-        "note": None if reason or fits else ENGINES[engine].other_sizes,
+        "note": None if reason else ENGINES[engine].note(len(layers)) or None,
     }

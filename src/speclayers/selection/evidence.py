@@ -17,8 +17,9 @@ from speclayers.geometry.entropy import preprocess, require_spread, set_entropy,
 from speclayers.geometry.gram import GramSums, RowSums, join_row_sums, layer_row_sums, similarity
 from speclayers.geometry.lens import LensRows, lens_rows
 from speclayers.geometry.tokens import RowSets, choose_rows, search_sample
+from speclayers.selection.half_entropy import BlockMoments, block_moments
 from speclayers.selection.layer_geometry import LayerGeometry, Layers
-from speclayers.tables import CKA, ENTROPY, GRAM, read_table
+from speclayers.tables import CKA, ENTROPY, GRAM, read_origin, read_table
 
 HALF = 0.5  # share of the blocks in a half-sample
 
@@ -49,6 +50,7 @@ class Evidence:
     Args:
         whole: Geometry on all prompts.
         sums: Gram sums of the filtered rows by block.
+        moments: What Shannon's S(l) of the filtered rows of some blocks needs, layer by layer.
         prompt_entropy: Shannon entropy of each prompt's filtered rows, (N + 1, prompts) nats; NaN where
             a prompt has fewer than two.
         prompt_block: Block of each prompt, (prompts,).
@@ -57,12 +59,13 @@ class Evidence:
 
     whole: LayerGeometry
     sums: GramSums
+    moments: Sequence[BlockMoments]
     prompt_entropy: np.ndarray
     prompt_block: np.ndarray
     lens: LensRows
 
     def half_samples(self, count: int, seed: int) -> Iterator[LayerGeometry]:
-        """Yield the geometry of random halves of the blocks, drawn without replacement, searched by E₂.
+        """Yield the geometry of random halves of the blocks, drawn without replacement.
 
         Args:
             count: Half-samples wanted.
@@ -73,11 +76,18 @@ class Evidence:
         for _ in range(count):
             kept = np.zeros(blocks, bool)
             kept[generator.choice(blocks, size=max(1, int(blocks * HALF)), replace=False)] = True
-            found = similarity(self.sums, kept)
-            entropy = -np.log(np.diagonal(found.gram))
-            prompts = self.prompt_entropy[:, kept[self.prompt_block]]
-            own = _mean_over_prompts(prompts)
-            yield LayerGeometry(entropy, own, found.debiased, found.gram, lens=self.lens.mean(kept))
+            yield self.of_blocks(kept)
+
+    def of_blocks(self, kept: np.ndarray) -> LayerGeometry:
+        """Return the geometry of some blocks: S(l) is Shannon's to second order, E(S) of sets is of order 2.
+
+        Args:
+            kept: Which blocks count, (blocks,) bool; with all of them it is what half-samples are compared with.
+        """
+        found = similarity(self.sums, kept)
+        entropy = np.array([moments.entropy(kept) for moments in self.moments])
+        own = _mean_over_prompts(self.prompt_entropy[:, kept[self.prompt_block]])
+        return LayerGeometry(entropy, own, found.debiased, found.gram, lens=self.lens.mean(kept))
 
 
 def gather(dump: Dump, entropy: Path, cka: Path, gram: Path, config: GeometryConfig) -> Evidence:
@@ -91,8 +101,9 @@ def gather(dump: Dump, entropy: Path, cka: Path, gram: Path, config: GeometryCon
         config: Settings of the geometry.
 
     Raises:
-        UserError: A table is broken, or belongs to another dump or other settings.
+        UserError: A table is broken, or belongs to another model, another dump or other settings.
     """
+    _refuse_strangers(dump, (entropy, cka, gram))
     sets = choose_rows(read_tokens(dump.parts), config)
     layers = dump.n_layers + 1
     similar = read_table(cka, CKA).query("subset == 'filtered' and estimator == 'debiased'")
@@ -104,7 +115,7 @@ def gather(dump: Dump, entropy: Path, cka: Path, gram: Path, config: GeometryCon
     tokens = {len(sets.rows["filtered"])}
     if (len(similar), len(whole_products), len(parts), set(similar["n_tokens"])) != (pairs, pairs, expected, tokens):
         raise UserError(f"{cka}: was not measured on this dump with these settings; delete it and run again")
-    shannon, rows = _from_dump(dump, sets, config)
+    shannon, rows, moments = _from_dump(dump, sets, config)
     lens = lens_rows(dump.parts, sets, dump.n_layers)
     whole = LayerGeometry(
         entropy=pooled,
@@ -115,7 +126,24 @@ def gather(dump: Dump, entropy: Path, cka: Path, gram: Path, config: GeometryCon
         lens=lens.mean(),
     )
     sums = GramSums(_by_block(parts, layers, sets.n_blocks), rows, config.preprocessing == "centre")
-    return Evidence(whole, sums, by_prompt, sets.block, lens)
+    return Evidence(whole, sums, moments, by_prompt, sets.block, lens)
+
+
+def _refuse_strangers(dump: Dump, paths: Sequence[Path]) -> None:
+    """Check that tables are of the dump's model, and all of one run.
+
+    Raises:
+        UserError: One is not.
+    """
+    origins = [read_origin(path) for path in paths]
+    for path, origin in zip(paths, origins, strict=True):
+        if origin.get("model") != dump.model:
+            raise UserError(f"{path}: is of model {origin.get('model')}, expected {dump.model}")
+        if origin.get("fingerprint") != origins[0].get("fingerprint"):
+            raise UserError(
+                f"{path}: was measured in another run than {paths[0].name} (fingerprints {origin.get('fingerprint')}"
+                f" and {origins[0].get('fingerprint')}); delete the folder and run again"
+            )
 
 
 def _entropies(table: pd.DataFrame, layers: int, prompts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -135,19 +163,21 @@ def _mean_over_prompts(entropies: np.ndarray) -> np.ndarray:
     return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
-def _from_dump(dump: Dump, sets: RowSets, config: GeometryConfig) -> tuple[SetEntropy, RowSums]:
-    """Read every layer once: its Gram matrix on the search rows, its row sums on the filtered rows."""
+def _from_dump(dump: Dump, sets: RowSets, config: GeometryConfig) -> tuple[SetEntropy, RowSums, list[BlockMoments]]:
+    """Read every layer once: its Gram matrix on the search rows, its sums and moments on the filtered rows."""
     rows = sets.rows["filtered"]
     search = search_sample(rows, config.search_rows, config.seed)
     block = sets.block_of(rows)
-    grams, sums = [], []
+    grams, sums, moments = [], [], []
     for layer in tqdm(range(dump.n_layers + 1), desc="reading", unit="layer", disable=None, mininterval=1):
         states = read_layer(dump.parts, layer)
         grams.append(unit_trace_gram(states[search], layer, config.preprocessing))
         z = preprocess(states[rows], config.preprocessing)
         require_spread(states[rows], z, layer)
-        sums.append(layer_row_sums(z / np.sqrt(np.square(z).sum()), block, sets.n_blocks))
-    return SetEntropy(grams), join_row_sums(sums, block)
+        z /= np.sqrt(np.square(z).sum())
+        sums.append(layer_row_sums(z, block, sets.n_blocks))
+        moments.append(block_moments(z, block, sets.n_blocks, config.preprocessing == "centre"))
+    return SetEntropy(grams), join_row_sums(sums, block), moments
 
 
 def _symmetric(pairs: pd.DataFrame, column: str, layers: int) -> np.ndarray:

@@ -27,11 +27,12 @@ class LayerGeometry:
     """Entropy and similarity of all layers on filtered rows without sinks.
 
     Args:
-        entropy: Pooled entropy S(l), (N + 1,) nats: Shannon's, or Rényi's of order 2 on a half-sample.
+        entropy: Pooled Shannon entropy S(l), (N + 1,) nats.
         prompt_entropy: Mean over prompts of their Shannon entropies, (N + 1,) nats.
         cka: Debiased CKA, (N + 1, N + 1).
         gram: Q, the inner products of the unit-trace Gram matrices, (N + 1, N + 1).
-        shannon: E(S) of a layer set in nats; order 2 from `gram` stands in on a half-sample, where it is None.
+        shannon: E(S) of a layer set in nats. On a half-sample it is None: order 2 from `gram` stands in for sets,
+            and S(l) is at hand for one layer.
         lens: Mean over tokens of the logit lens' entropies, (N + 1,) nats; None or NaN where none was computed.
     """
 
@@ -72,9 +73,11 @@ class LayerGeometry:
         return self.lens
 
     def set_entropy(self, layers: Sequence[int]) -> float:
-        """Return E(S) in nats: Shannon's, or of order 2 on a half-sample."""
+        """Return E(S) in nats: Shannon's, or on a half-sample of order 2 for more than one layer."""
         chosen = tuple(sorted(layers))
-        return renyi2(self.gram, chosen) if self.shannon is None else self.shannon(chosen)
+        if self.shannon is not None:
+            return self.shannon(chosen)
+        return float(self.entropy[chosen[0]]) if len(chosen) == 1 else renyi2(self.gram, chosen)
 
     def highest_cka(self, layer: int, chosen: Sequence[int]) -> float:
         """Return the highest CKA of a layer to those chosen.

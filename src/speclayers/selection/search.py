@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import combinations
 
 from speclayers.selection.layer_geometry import LayerGeometry, LayerOptions, Layers
 from speclayers.selection.selector import Choice, Scored, Step
@@ -120,6 +121,20 @@ def dissimilar(
         return within or [min(free, key=lambda layer: (similarity[layer], layer))]
 
     return admit
+
+
+def beyond(geometry: LayerGeometry, layers: Sequence[int], limit: float) -> str:
+    """Return a warning for a reason where a set could not keep a limit of CKA, nothing where it did.
+
+    Args:
+        geometry: CKA.
+        layers: The set.
+        limit: Highest CKA between two of them.
+    """
+    highest = max((geometry.highest_cka(a, [b]) for a, b in combinations(layers, 2)), default=-1.0)
+    if highest <= limit:
+        return ""
+    return f"; warning: no other layer was within {limit:g}, so the least similar joined, at CKA {highest:.3f}"
 
 
 def greedy(

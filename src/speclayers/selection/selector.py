@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import pkgutil
 from collections.abc import Callable, Sequence
@@ -12,7 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 from pydantic import ValidationError
 
-from speclayers.config import Section, SelectorConfig
+from speclayers.config import Section, SelectorConfig, nearest
 from speclayers.errors import UserError
 from speclayers.selection import selectors
 from speclayers.selection.layer_geometry import LayerGeometry, Layers
@@ -94,14 +93,22 @@ def find_selector(name: str) -> Selector[Any]:
     """Return a selector by its name.
 
     Raises:
-        UserError: There is none of this name.
+        UserError: There is none of this name, or its file cannot be read.
     """
     known = known_selectors()
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-        hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(known)}"
-        raise UserError(f"selection.selectors: there is no selector '{name}'; {hint}")
-    found: Selector[Any] = importlib.import_module(f"{selectors.__name__}.{name}").SELECTOR
+        hint = nearest(name, known) or f"; known are {', '.join(known)}"
+        raise UserError(f"selection.selectors: there is no selector '{name}'{hint}")
+    where = f"selection/selectors/{name}.py"
+    try:
+        module = importlib.import_module(f"{selectors.__name__}.{name}")
+    except SyntaxError as error:
+        raise UserError(f"{error.filename}:{error.lineno}: {error.msg}; mend the selector's file") from None
+    except ImportError as error:
+        raise UserError(f"{where}: {error}; mend the selector's file") from None
+    found = getattr(module, "SELECTOR", None)
+    if not isinstance(found, Selector):
+        raise UserError(f"{where}: found no SELECTOR, expected SELECTOR = Selector(choose, Options) at its end")
     return found
 
 
@@ -155,8 +162,9 @@ def _checked_options(config: SelectorConfig, selector: Selector[Any]) -> Section
         first = error.errors()[0]
         key = ".".join([where, *(str(step) for step in first["loc"])])
         if first["type"] == "extra_forbidden":
-            known = ", ".join(selector.options.model_fields) or "none"
-            raise UserError(f"{key}: unknown option; known are {known}") from None
+            known = list(selector.options.model_fields)
+            hint = nearest(str(first["loc"][-1]), known)
+            raise UserError(f"{key}: unknown option; known are {', '.join(known) or 'none'}{hint}") from None
         raise UserError(f"{key}: {first['msg']}, found {first['input']!r}") from None
     return options
 

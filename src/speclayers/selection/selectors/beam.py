@@ -6,7 +6,7 @@ import numpy as np
 from pydantic import Field
 
 from speclayers.selection.layer_geometry import LayerGeometry, LayerOptions, Layers
-from speclayers.selection.search import best, by_entropy, chosen
+from speclayers.selection.search import best, beyond, by_entropy, chosen
 from speclayers.selection.selector import Choice, Scored, Selector, Step
 
 
@@ -29,6 +29,7 @@ def choose(geometry: LayerGeometry, k: int, options: Options, generator: np.rand
         beams = list(best((Scored(s, geometry.set_entropy(s)) for s in grown), count=options.width))
         trace.append(Step("grow", beams[0].layers, beams[0].score, f"E(S), the highest of {len(grown)} sets"))
     reason = f"beam search by E(S) over the {len(pool)} layers of highest entropy, CKA ≤ {options.max_similarity:g}"
+    reason += beyond(geometry, beams[0].layers, options.max_similarity)
     return [chosen(geometry, beams[0].layers, [beam.layers for beam in beams[1:]], trace, reason)]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from pydantic import Field
 
 from speclayers.selection.layer_geometry import LayerGeometry, LayerOptions
-from speclayers.selection.search import chosen, dissimilar, grow_and_swap, highest_entropy
+from speclayers.selection.search import beyond, chosen, dissimilar, grow_and_swap, highest_entropy
 from speclayers.selection.selector import Choice, Selector
 from speclayers.selection.selectors import elsi
 
@@ -28,6 +28,7 @@ def choose(geometry: LayerGeometry, k: int, options: Options, generator: np.rand
         f"greedy and swaps by E(S) from layer {start.layers[0]}, that of highest entropy, "
         f"among layers of CKA at most {options.max_similarity:g} to the chosen ones"
     )
+    reason += beyond(geometry, layers, options.max_similarity)
     return [chosen(geometry, layers, tried, trace, reason)]
 
 
