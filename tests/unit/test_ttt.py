@@ -5,12 +5,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from speclayers.drafting.losses import CHUNK, compare
 from speclayers.drafting.ttt import (
     TTTSequence,
     TTTTargets,
     counted_slots,
     first_response_slot,
-    slot_losses,
     ttt_loss,
     ttt_outputs,
 )
@@ -146,13 +146,19 @@ def test_loss_begins_at_the_first_response_token_and_ends_before_the_end_token(t
     ids = torch.tensor([5, 6, 7, 8, 9, 10, 0])  # prompt 5 6 7, response 8 9 10, end
     sequence = make_sequence(head, 7, 3, seed=0)
     targets = make_targets(4, 256, [20, 21, 22, 23], counted_slots(ids, 3, {0}, 4).tolist())
-    restricted, embeddings = targets.restricted.requires_grad_(), sequence.embeddings.requires_grad_()
+    embeddings = sequence.embeddings.requires_grad_()
     loss, metrics = ttt_loss(head, [sequence], targets, 1.0)
     assert [m.slots for m in metrics] == [3, 2, 1, 0]
-    compared, read = (g.abs().sum(1) > 0 for g in torch.autograd.grad(loss, (restricted, embeddings)))
-    # Rows are the target behind tokens 8, 9, 10 and the end: it predicts the end, and nothing is learnt behind it.
-    assert compared.tolist() == [True, True, True, False]
+    read = torch.autograd.grad(loss, embeddings)[0].abs().sum(1) > 0
     assert read.tolist() == [False, True, True, True, True, True, False]  # token 0 follows no slot
+    compared = []
+    for row in range(4):
+        restricted = targets.restricted.clone()
+        restricted[row] = 1 / 256
+        changed = ttt_loss(head, [sequence], targets._replace(restricted=restricted), 1.0)[0]
+        compared.append(abs(float((changed - loss).detach())) > 1e-9)
+    # Rows are the target behind tokens 8, 9, 10 and the end: it predicts the end, and nothing is learnt behind it.
+    assert compared == [True, True, True, False]
 
 
 @pytest.mark.parametrize("layers", [(5,), (1, 3, 5)])
@@ -190,6 +196,27 @@ def distributions(slots=6, vocabulary=12, seed=0):
     restricted = (2 * torch.randn(slots, vocabulary, generator=generator)).double().softmax(-1)
     restricted = torch.cat((restricted[:-1], F.one_hot(torch.tensor([3]), vocabulary).double()))  # zeros, too
     return logits, restricted, 0.8 * restricted
+
+
+def slot_losses(loss, logits, restricted, full):
+    return compare(loss, logits, restricted, full, torch.arange(len(logits))).losses
+
+
+def test_one_walk_gives_what_separate_operations_give():
+    slots = CHUNK + 5
+    logits, restricted, full = distributions(slots, 40)
+    logits = (30 * logits.detach()).requires_grad_()  # far beyond what exp could hold without its largest
+    rows = torch.randperm(slots, generator=torch.Generator().manual_seed(1))
+    weights = torch.linspace(0, 2, slots).double()
+    found = compare("cross_entropy", logits, restricted, full, rows)
+    expected = F.cross_entropy(logits, restricted[rows], reduction="none")
+    torch.testing.assert_close(found.losses, expected)
+    torch.testing.assert_close(
+        torch.autograd.grad((weights * found.losses).sum(), logits)[0],
+        torch.autograd.grad((weights * expected).sum(), logits)[0],
+    )
+    assert found.drafted.tolist() == logits.argmax(-1).tolist()
+    torch.testing.assert_close(found.acceptance, torch.minimum(logits.detach().softmax(-1), full[rows]).sum(-1))
 
 
 def test_kl_has_the_gradient_of_cross_entropy_and_is_zero_where_both_agree():

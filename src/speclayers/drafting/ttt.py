@@ -14,13 +14,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from speclayers.config import Loss
 from speclayers.drafting.head import Eagle3Head, causal_mask
-
-LK_DECAY = 3.0
+from speclayers.drafting.losses import compare
 
 
 class TTTSequence(NamedTuple):
@@ -241,7 +239,7 @@ def ttt_loss(
         sequences: The batch.
         targets: What it should predict.
         decay: Weight of a step against the one before it.
-        loss: Loss of a slot, see `slot_losses`.
+        loss: Loss of a slot, see `compare`.
     """
     counted = [rows.nonzero()[:, 0] for rows in targets.counted]
     outputs = ttt_outputs(head, sequences, len(counted))
@@ -270,42 +268,9 @@ class _Compared(NamedTuple):
 
 def _compare(head: Eagle3Head, logits: Tensor, targets: TTTTargets, rows: Tensor, loss: Loss) -> _Compared:
     """Compare logits (slots, draft_vocabulary) with the targets' `rows` (slots,)."""
-    best, full = targets.best[rows], targets.full[rows]
-    losses = slot_losses(loss, logits, targets.restricted[rows], full)
-    with torch.no_grad():
-        correct = head.target_ids(logits.argmax(-1)) == best
-    return _Compared(losses, head.t2d[best], correct, _overlap(logits.detach(), full))
-
-
-def slot_losses(loss: Loss, logits: Tensor, restricted: Tensor, full: Tensor) -> Tensor:
-    """Return the loss of each slot, (slots,).
-
-    `kl` is `cross_entropy` less the target's own entropy, so that 0 is perfect; their gradients are equal.
-    `lk` is the adaptive LK loss (Samarin et al., arXiv 2602.23881): w·KL + (1 − w)·(1 − a), with the
-    acceptance a = Σ min(p, q) and the weight w = exp(−3 a), which is not differentiated. It leans on KL while
-    little is accepted and on acceptance itself later. Form and factor are those of the speculators package;
-    p in a is over the full vocabulary, as in SpecForge, since that is what verification accepts by.
-
-    Args:
-        loss: Which one.
-        logits: (slots, draft_vocabulary) of the head.
-        restricted: (slots, draft_vocabulary) target distribution, renormalised over the draft vocabulary.
-        full: (slots, draft_vocabulary) the same tokens' probabilities over the full vocabulary.
-    """
-    cross_entropy = F.cross_entropy(logits, restricted, reduction="none")
-    if loss == "cross_entropy":
-        return cross_entropy
-    divergence = cross_entropy + torch.xlogy(restricted, restricted).sum(-1)
-    if loss == "kl":
-        return divergence
-    acceptance = _overlap(logits, full)
-    weight = torch.exp(-LK_DECAY * acceptance.detach())
-    return weight * divergence + (1 - weight) * (1 - acceptance)
-
-
-def _overlap(logits: Tensor, full: Tensor) -> Tensor:
-    """Return Σ min(p, q), the probability that a token drawn from the head is accepted: (slots,)."""
-    return torch.minimum(logits.softmax(-1), full).sum(-1)
+    best = targets.best[rows]
+    losses, drafted, overlap = compare(loss, logits, targets.restricted, targets.full, rows)
+    return _Compared(losses, head.t2d[best], head.target_ids(drafted) == best, overlap)
 
 
 def _summarise(step: _Compared) -> tuple[Tensor | None, StepMetrics]:
