@@ -65,10 +65,10 @@ _SELECTION = tuple(
 _SWEEP = tuple(
     f"selection/{name}.py" for name in ("filter_sweep", "layer_geometry", "search", "selector", "selectors/elsi")
 )
-_HEAD = ("drafting/head.py",)
+_HEAD = ("drafting/head.py", "drafting/draft_cache.py", "drafting/vocabulary.py")
 _TRAINING = (
     *_HEAD,
-    *(f"drafting/{name}.py" for name in ("initialise", "vocabulary", "ttt", "training", "training_data")),
+    *(f"drafting/{name}.py" for name in ("initialise", "losses", "ttt", "training", "training_data")),
     *("drafting/checkpoints.py", "drafting/feature_store.py"),
 )
 _DRAFTING = (*_HEAD, "drafting/drafter.py", "drafting/tree.py", "drafting/eagle3.py")

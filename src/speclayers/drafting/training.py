@@ -137,7 +137,7 @@ class _Trainer:
         factor = learning_rate_factor(step, self._draft.steps, self._draft.warmup_steps)
         for group in self._optimiser.param_groups:
             group["lr"] = group["peak"] * factor
-        loss, metrics = ttt_loss(self._head, batch.sequences, batch.targets, self._draft.step_decay)
+        loss, metrics = ttt_loss(self._head, batch.sequences, batch.targets, self._draft.step_decay, self._draft.loss)
         if not bool(torch.isfinite(loss)):
             raise UserError(
                 f"training diverged: the loss is {loss.item()} at step {step}, samples {', '.join(batch.sample_ids)}; "
