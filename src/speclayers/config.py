@@ -267,6 +267,9 @@ class DraftConfig(Section):
     ttt_steps: int = Field(7, ge=1, le=16, description="Steps of training-time test.")
     step_decay: float = Field(0.8, gt=0, le=1, description="Weight of TTT step j is step_decay to the power j.")
     steps: int = Field(400, ge=1, description="Optimiser steps.")
+    tokens: int | None = Field(
+        None, ge=1, description="Response tokens that training sees, repeats counted, in place of `steps`."
+    )
     sequences_per_step: int = Field(2, ge=1, description="Sequences in one optimiser step.")
     learning_rate: float = Field(2e-3, gt=0, description="Peak learning rate of the decoder layer and fc.")
     lm_head_learning_rate: float = Field(1e-3, gt=0, description="Peak learning rate of the LM head.")

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from speclayers.config import DraftConfig, Runtime
 from speclayers.drafting.checkpoints import Progress, restore_checkpoint, save_checkpoint
 from speclayers.drafting.head import load_head, save_head
-from speclayers.drafting.training import learning_rate_factor, simulated_length, train
+from speclayers.drafting.training import TrainedHead, learning_rate_factor, new_trainer, simulated_length, train
 from speclayers.drafting.training_data import TrainingData, sequence_order
 from speclayers.errors import UserError
 from speclayers.files import read_json
@@ -280,3 +280,63 @@ def test_script_tells_mistakes_in_one_line(tmp_path, monkeypatch, capsys):
         capsys.readouterr().err
         == "error: --output, --config: expected model.safetensors and config.json in one folder\n"
     )
+
+
+def trainer_of(setting, checkpoints, name="eagle3.l01-l03-l05.s0", start=None, **settings):
+    checkpoints.mkdir(exist_ok=True)
+    draft = DraftConfig(**{**SETTINGS, **settings})
+    return new_trainer(HeadName.parse(name), *setting, draft, "fingerprint", checkpoints, start)
+
+
+def test_training_that_pauses_goes_on_to_the_same_bytes(setting, tmp_path):
+    whole = run(setting, tmp_path / "whole")
+    paused = trainer_of(setting, tmp_path / "paused")
+    paused.run(until=5)
+    assert paused.step == 5
+    assert paused.table()["step"].max() == 5
+    later = trainer_of(setting, tmp_path / "paused")
+    for trainer in (paused, later):
+        assert trainer.step == 5
+        trainer.run()
+        assert trainer.step == trainer.steps == 12
+        assert_equal(TrainedHead(trainer.head, trainer.table()), whole)
+
+
+def test_token_budget_decides_the_steps(setting, tmp_path):
+    _, corpus, _ = setting
+    trainer = trainer_of(setting, tmp_path / "work", tokens=60)
+    order = sequence_order(6, seed=0)
+    seen, steps = 0, 0
+    while seen < 60:
+        for place in islice(order, 2):
+            seen += len(corpus["input_ids"][place]) - corpus["response_start"][place]
+        steps += 1
+    trainer.run()
+    table = trainer.table()
+    assert trainer.steps == table["step"].max() == steps == trainer.steps_of(60)
+    assert table[table["ttt_step"] == 0]["slots"].sum() >= 60
+    assert table[(table["ttt_step"] == 0) & (table["step"] < steps)]["slots"].sum() < 60
+
+
+def test_training_starts_from_given_weights(setting, tmp_path):
+    first = run(setting, tmp_path / "first")
+    given = {"fc.weight": first.head.fc.weight.detach(), "norm.weight": first.head.norm.weight.detach()}
+    trainer = trainer_of(setting, tmp_path / "second", start=given)
+    assert torch.equal(trainer.head.fc.weight, first.head.fc.weight)
+    assert not torch.equal(trainer.head.lm_head.weight, first.head.lm_head.weight)
+    trainer.run(until=4)
+    assert trainer_of(setting, tmp_path / "second", start=given).step == 4
+    other = {"fc.weight": given["fc.weight"] + 1}
+    assert trainer_of(setting, tmp_path / "second", start=other).step == 0
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({"fc.bias": torch.zeros(1)}, "the head has no weight 'fc.bias'; it has fc.weight, "),
+        ({"fc.weight": torch.zeros(2, 2)}, r"'fc.weight' has shape \(2, 2\); expected \(32, 96\)"),
+    ],
+)
+def test_start_weights_that_do_not_fit_are_refused(setting, tmp_path, weights, message):
+    with pytest.raises(UserError, match=message):
+        trainer_of(setting, tmp_path / "work", start=weights)

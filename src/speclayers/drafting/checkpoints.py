@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save, save_file
 from torch import Tensor
 
 from speclayers.drafting.head import Eagle3Head
@@ -86,6 +88,12 @@ def restore_checkpoint(folder: Path, key: str, head: Eagle3Head, optimiser: torc
         logger.info("continuing after step %s", metadata["step"])
         return Progress(int(metadata["step"]), tensors["log"])
     return None
+
+
+def weights_hash(weights: Mapping[str, Tensor]) -> str:
+    """Return a hash of named weights; part of the key of a training that starts from them."""
+    tensors = {name: weights[name].detach().cpu().contiguous() for name in sorted(weights)}
+    return hashlib.sha256(save(tensors)).hexdigest()[:16]
 
 
 def _apply(tensors: dict[str, Tensor], head: Eagle3Head, optimiser: torch.optim.Optimizer) -> None:

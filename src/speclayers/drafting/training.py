@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import NamedTuple
@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from torch import nn
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from speclayers.config import DraftConfig
-from speclayers.drafting.checkpoints import Progress, restore_checkpoint, save_checkpoint
+from speclayers.drafting.checkpoints import Progress, restore_checkpoint, save_checkpoint, weights_hash
 from speclayers.drafting.feature_store import FeatureStore
 from speclayers.drafting.head import Eagle3Head
 from speclayers.drafting.initialise import head_config, new_head
@@ -50,8 +50,25 @@ def train(
     draft: DraftConfig,
     fingerprint: str,
     checkpoints: Path,
+    start: Mapping[str, Tensor] | None = None,
 ) -> TrainedHead:
-    """Train a head; a killed training continues after its last checkpoint, to the same weights.
+    """Train a head to its last step; the arguments and errors are those of `new_trainer`."""
+    trainer = new_trainer(name, target, corpus, store, draft, fingerprint, checkpoints, start)
+    trainer.run()
+    return TrainedHead(trainer.head.eval(), trainer.table())
+
+
+def new_trainer(
+    name: HeadName,
+    target: Target,
+    corpus: pd.DataFrame,
+    store: FeatureStore,
+    draft: DraftConfig,
+    fingerprint: str,
+    checkpoints: Path,
+    start: Mapping[str, Tensor] | None = None,
+) -> Trainer:
+    """Return a head that is ready to train; a killed training continues after its last checkpoint, to the same weights.
 
     Args:
         name: Its layers and seed.
@@ -61,22 +78,38 @@ def train(
         draft: Settings.
         fingerprint: Fingerprint of settings and code; part of the head's config.
         checkpoints: Folder of this training's checkpoints.
+        start: First weights by parameter name; what is not named starts as `draft.initialise` says.
 
     Raises:
-        UserError: The settings do not fit the target, the features do not fit the corpus, or the loss diverged.
+        UserError: The settings do not fit the target, the features do not fit the corpus, or a weight does not fit.
     """
     if name.kind != "eagle3":
         raise UserError(f"{name}: heads of kind '{name.kind}' cannot be trained; expected eagle3")
     responses = [
-        np.asarray(ids)[start:] for ids, start in zip(corpus["input_ids"], corpus["response_start"], strict=True)
+        np.asarray(ids)[first:] for ids, first in zip(corpus["input_ids"], corpus["response_start"], strict=True)
     ]
     vocabulary = choose_vocabulary(responses, draft.vocabulary, target.vocabulary, target.stop_ids)
     config = head_config(target, draft, name.layers, name.seed, fingerprint, vocabulary)
-    head = new_head(config, vocabulary, target, draft.initialise).to(target.device)
+    head = new_head(config, vocabulary, target, draft.initialise)
+    key = f"{name}/{fingerprint}/{store.manifest.key}"
+    if start:
+        _set_weights(head, start)
+        key += f"/{weights_hash(start)}"
     data = TrainingData(target, corpus, store, config.layers, vocabulary.ids, draft.ttt_steps)
-    trainer = _Trainer(head, data, draft, checkpoints, key=f"{name}/{fingerprint}/{store.manifest.key}")
-    trainer.run()
-    return TrainedHead(head.eval(), trainer.table())
+    return Trainer(head.to(target.device), data, draft, checkpoints, key)
+
+
+@torch.no_grad()
+def _set_weights(head: Eagle3Head, weights: Mapping[str, Tensor]) -> None:
+    parameters = dict(head.named_parameters())
+    for name, weight in weights.items():
+        if name not in parameters:
+            raise UserError(f"start weights: the head has no weight '{name}'; it has {', '.join(parameters)}")
+        expected = tuple(parameters[name].shape)
+        if tuple(weight.shape) != expected:
+            raise UserError(f"start weights: '{name}' has shape {tuple(weight.shape)}; expected {expected}")
+        parameters[name].copy_(weight)
+    logger.info("given weights: %s", ", ".join(weights))
 
 
 def learning_rate_factor(step: int, steps: int, warmup: int) -> float:
@@ -99,33 +132,59 @@ def simulated_length(accuracies: Sequence[float | None]) -> float:
     return length
 
 
-class _Trainer:
-    """The loop over optimiser steps."""
+class Trainer:
+    """The loop over optimiser steps.
+
+    Args:
+        head: The head, on its device.
+        data: What it learns from.
+        draft: Settings.
+        checkpoints: Folder of this training's checkpoints; the last one that can be read is restored.
+        key: What the training learns from; a checkpoint of another key is never used.
+    """
 
     def __init__(self, head: Eagle3Head, data: TrainingData, draft: DraftConfig, checkpoints: Path, key: str) -> None:
-        self._head, self._data, self._draft = head, data, draft
+        """Make the optimiser and restore the last checkpoint."""
+        self.head = head
+        self._data, self._draft = data, draft
         self._checkpoints, self._key = checkpoints, key
         self._optimiser = _optimiser(head, draft)
-        self._log: list[tuple[float, ...]] = []
-
-    def run(self) -> None:
-        """Train from the last checkpoint to the last step."""
-        draft = self._draft
-        restored = restore_checkpoint(self._checkpoints, self._key, self._head, self._optimiser)
-        done = restored.step if restored else 0
+        self.steps = draft.steps if draft.tokens is None else self.steps_of(draft.tokens)
+        restored = restore_checkpoint(checkpoints, key, head, self._optimiser)
+        self.step = restored.step if restored else 0
         self._log = [tuple(row) for row in restored.log.tolist()] if restored else []
-        order = sequence_order(len(self._data), self._head.config.seed)
-        order = islice(order, done * draft.sequences_per_step, None)
-        report = _Report(draft.steps, done, str(self._head.config.layers))
+
+    def steps_of(self, tokens: int) -> int:
+        """Return how many optimiser steps, from the first on, see this many response tokens."""
+        order = sequence_order(len(self._data), self.head.config.seed)
+        steps, seen = 0, 0
+        while seen < tokens:
+            seen += sum(self._data.response_tokens(index) for index in islice(order, self._draft.sequences_per_step))
+            steps += 1
+        return steps
+
+    def run(self, until: int | None = None) -> None:
+        """Train on to a step, the last one when not given; a later call, of another process too, goes on from there.
+
+        The learning rate's schedule is that of all `steps`, wherever the training pauses.
+
+        Raises:
+            UserError: The loss diverged, or a checkpoint cannot be written.
+        """
+        draft, last = self._draft, self.steps if until is None else min(until, self.steps)
+        order = sequence_order(len(self._data), self.head.config.seed)
+        order = islice(order, self.step * draft.sequences_per_step, None)
+        report = _Report(last, self.step, str(self.head.config.layers))
         with report.bar:
-            for step in range(done + 1, draft.steps + 1):
+            for step in range(self.step + 1, last + 1):
                 batch = self._data.batch(list(islice(order, draft.sequences_per_step)))
                 metrics = self._step(step, batch)
                 self._record(step, metrics)
+                self.step = step
                 report.show(step, metrics, batch.response_tokens)
-                if step % draft.checkpoint_every == 0 and step < draft.steps:
+                if step < self.steps and (step == last or step % draft.checkpoint_every == 0):
                     progress = Progress(step, torch.tensor(self._log, dtype=torch.float64))
-                    save_checkpoint(self._checkpoints, self._key, self._head, self._optimiser, progress)
+                    save_checkpoint(self._checkpoints, self._key, self.head, self._optimiser, progress)
 
     def table(self) -> pd.DataFrame:
         """Return the training table."""
@@ -134,10 +193,10 @@ class _Trainer:
         return frame.astype({"step": "int32", "ttt_step": "int32", "slots": "int64"})
 
     def _step(self, step: int, batch: Batch) -> list[StepMetrics]:
-        factor = learning_rate_factor(step, self._draft.steps, self._draft.warmup_steps)
+        factor = learning_rate_factor(step, self.steps, self._draft.warmup_steps)
         for group in self._optimiser.param_groups:
             group["lr"] = group["peak"] * factor
-        loss, metrics = ttt_loss(self._head, batch.sequences, batch.targets, self._draft.step_decay)
+        loss, metrics = ttt_loss(self.head, batch.sequences, batch.targets, self._draft.step_decay)
         if not bool(torch.isfinite(loss)):
             raise UserError(
                 f"training diverged: the loss is {loss.item()} at step {step}, samples {', '.join(batch.sample_ids)}; "
@@ -146,7 +205,7 @@ class _Trainer:
         if loss.requires_grad:  # not when no slot of the batch has a best token that can be drafted
             self._optimiser.zero_grad()
             torch.autograd.backward(loss)
-            nn.utils.clip_grad_norm_(self._head.parameters(), self._draft.gradient_clip)
+            nn.utils.clip_grad_norm_(self.head.parameters(), self._draft.gradient_clip)
             self._optimiser.step()
         return metrics
 

@@ -84,6 +84,10 @@ class TrainingData:
         """Return the number of sequences to learn from."""
         return len(self._samples)
 
+    def response_tokens(self, index: int) -> int:
+        """Return the slots of a sequence that count at the first TTT step."""
+        return int(self._samples[index].counted[0].sum())
+
     def batch(self, chosen: Sequence[int]) -> Batch:
         """Read some sequences.
 
