@@ -3,11 +3,13 @@
 import torch
 
 from speclayers.drafting.head import Eagle3Head, HeadConfig
+from speclayers.drafting.vocabulary import vocabulary_hash
 from speclayers.targets.target import Target
 
 
 def make_head(target: Target, layers: tuple[int, ...] = (1, 3, 5), draft_vocabulary: int = 40, seed: int = 0):
     """Return a head of one quarter of the target's width per attention head, drafting every other low token."""
+    draft_ids = torch.arange(draft_vocabulary) * (target.vocabulary // draft_vocabulary)
     config = HeadConfig(
         layers=layers,
         width=target.width,
@@ -26,10 +28,10 @@ def make_head(target: Target, layers: tuple[int, ...] = (1, 3, 5), draft_vocabul
         template_hash=target.manifest.template_hash,
         seed=seed,
         fingerprint="test",
+        vocabulary_hash=vocabulary_hash(draft_ids),
         coverage=1.0,
     )
-    stride = target.vocabulary // draft_vocabulary
-    head = Eagle3Head(config, torch.arange(draft_vocabulary) * stride)
+    head = Eagle3Head(config, draft_ids)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in head.parameters():

@@ -83,11 +83,15 @@ def make_folder(
     tied: bool = True,
     chat: bool = True,
     pad: bool = True,
+    rope_parameters: dict[str, Any] | None = None,
 ) -> Path:
     """Write a random model without manifest, as save_pretrained does."""
+    config = tiny_config(architecture, layers, width, vocabulary, tied)
+    if rope_parameters is not None:
+        config.rope_parameters = dict(rope_parameters)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(tiny_config(architecture, layers, width, vocabulary, tied))
+        model = AutoModelForCausalLM.from_config(config)
     model.save_pretrained(folder)
     tiny_tokenizer(vocabulary, chat, pad).save_pretrained(folder)
     return folder
@@ -101,7 +105,7 @@ def make_target(
     vocabulary: int = 256,
     seed: int = 0,
     runtime: Runtime | None = None,
-    **settings: bool,
+    **settings: Any,
 ) -> Target:
     """Write a random model with its manifest and load it."""
     name = f"{architecture}-{seed}"

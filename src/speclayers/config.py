@@ -256,15 +256,27 @@ class SelectionConfig(Section):
 # ---------------------------------------------------------------- draft heads
 
 
+Loss = Literal["cross_entropy", "kl", "lk"]
+
+
 class DraftConfig(Section):
     """The EAGLE-3 head and its training, the same for every layer set of a study."""
 
     vocabulary: int = Field(8192, ge=16, description="Size of the draft vocabulary: the most frequent response tokens.")
     kv_heads: int | None = Field(None, ge=1, description="Key-value heads of the head; the target's when not given.")
+    norm_before_fc: bool = Field(False, description="One RMS norm over the concatenated states, before fc.")
+    fc_norm: bool = Field(False, description="An RMS norm for each layer's states, before fc.")
+    norm_output: bool = Field(
+        False, description="Feed the output back behind the final norm instead of before it, while drafting too."
+    )
     initialise: Literal["target", "random"] = Field(
         "target", description="Start from the target's last block and LM head, or from random weights."
     )
     ttt_steps: int = Field(7, ge=1, le=16, description="Steps of training-time test.")
+    loss: Loss = Field(
+        "cross_entropy",
+        description="Loss of a slot: soft cross-entropy, KL divergence, or KL blended with lost acceptance.",
+    )
     step_decay: float = Field(0.8, gt=0, le=1, description="Weight of TTT step j is step_decay to the power j.")
     steps: int = Field(400, ge=1, description="Optimiser steps.")
     tokens: int | None = Field(
@@ -308,6 +320,12 @@ class DraftConfig(Section):
             raise ValueError(
                 f"sequences_per_step: {self.sequences_per_step} cannot be shared by {self.processes} processes"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _one_norm_before_fc(self) -> DraftConfig:
+        if self.norm_before_fc and self.fc_norm:
+            raise ValueError("norm_before_fc and fc_norm are both true; expected one of them, as engines know no other")
         return self
 
 

@@ -61,10 +61,10 @@ _SELECTION = tuple(
 _SWEEP = tuple(
     f"selection/{name}.py" for name in ("filter_sweep", "layer_geometry", "search", "selector", "selectors/elsi")
 )
-_HEAD = ("drafting/head.py", "drafting/tensor_files.py")
+_HEAD = tuple(f"drafting/{name}.py" for name in ("head", "draft_cache", "tensor_files", "vocabulary"))
 _TRAINING = (
     *_HEAD,
-    *(f"drafting/{name}.py" for name in ("initialise", "vocabulary", "ttt", "training", "training_data")),
+    *(f"drafting/{name}.py" for name in ("initialise", "losses", "ttt", "training", "training_data")),
     *(f"drafting/{name}.py" for name in ("checkpoints", "feature_store", "features")),
     *(f"drafting/{name}.py" for name in ("processes", "step_sums", "training_log")),
 )

@@ -252,7 +252,7 @@ TRAINING = Table(
         Column("epoch", _f64, "", "Passes over the training responses."),
         Column("split", _str, "", "train: the step's own batch; held_out: responses that are never trained on."),
         Column("ttt_step", _i32, "", "Step of training-time test, from 0."),
-        Column("loss", _f64, "nats", "Soft cross-entropy against the target's distribution."),
+        Column("loss", _f64, "nats", "What `draft.loss` names, mean over the slots whose best token can be drafted."),
         Column("accuracy", _f64, "", "Share of slots whose best draft token is the target's."),
         Column("expected_acceptance", _f64, "", "Mean over slots of Σ min(p, q)."),
         Column("simulated_length", _f64, "tokens", "1 + Σ_j Π_{i≤j} accuracy_i, the same in each row of a step."),

@@ -95,6 +95,7 @@ def test_a_model_name_that_is_no_plain_folder_name_is_refused(name):
         ({"acceptance": {"nodes": [6], "depth": 6}}, "acceptance.depth"),
         ({"speed": {"nodes": [31]}}, "speed.nodes: 31"),
         ({"speed": {"seeds": [4]}}, "speed.seeds: 4"),
+        ({"draft": {"norm_before_fc": True, "fc_norm": True}}, "norm_before_fc and fc_norm are both true"),
         ({"acceptance": {"replicas": {"temperatures": [0.5], "nodes": [30]}}}, "acceptance.replicas.temperatures: 0.5"),
         ({"geometry": {"keep_share": 0}}, "geometry.keep_share"),
         ({"draft": {"steps": "many"}}, "draft.steps"),

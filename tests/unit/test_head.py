@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -9,6 +11,12 @@ from speclayers.errors import UserError
 from speclayers.targets.capture import capture_states
 from tests.drafts import make_head
 
+FLAGS = ("norm_before_fc", "fc_norm", "norm_output")
+COMBINATIONS = [
+    dict(zip(FLAGS, values, strict=True))
+    for values in itertools.product((False, True), repeat=3)
+    if values[:2] != (True, True)  # refused
+]
 ARCHITECTURES = ["llama", "qwen3", "gemma", "gemma2", "mistral", "gpt_neox", "gpt2"]
 
 
@@ -27,6 +35,61 @@ def test_tensors_are_named_as_in_the_eagle_layout(tiny_target):
     layer += ["input_layernorm", "hidden_norm", "post_attention_layernorm"]
     expected = {"fc.weight", "norm.weight", "lm_head.weight", "d2t", "t2d"} | {f"midlayer.{n}.weight" for n in layer}
     assert set(make_head(tiny_target()).state_dict()) == expected
+
+
+def perturb(head, seed=0):
+    """Give the norms weights other than one, so that a norm left out or swapped shows."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            if parameter.dim() == 1:
+                parameter.mul_(0.5 + torch.rand(parameter.shape, generator=generator))
+    return head
+
+
+@pytest.mark.parametrize("flags", COMBINATIONS, ids=lambda flags: "+".join(k for k in flags if flags[k]) or "none")
+def test_flags_survive_saving_with_the_tensors_that_engines_expect(tiny_target, tmp_path, flags):
+    target = tiny_target()
+    head = perturb(make_head(target, layers=(1, 3), **flags))
+    shapes = {name: tuple(tensor.shape) for name, tensor in head.state_dict().items() if "norm.weight" in name}
+    assert shapes.get("input_norm.weight") == ((2 * target.width,) if flags["norm_before_fc"] else None)
+    layer_norms = {name for name in head.state_dict() if name.startswith("fc_norm.")}
+    assert layer_norms == ({"fc_norm.0.weight", "fc_norm.1.weight"} if flags["fc_norm"] else set())
+    save_head(tmp_path, head)
+    loaded = load_head(tmp_path, target)
+    assert loaded.config == head.config
+    assert {flag: getattr(loaded.config, flag) for flag in FLAGS} == flags
+    torch.testing.assert_close(loaded(*slots(loaded)), head(*slots(head)), rtol=0, atol=0)
+    torch.testing.assert_close(loaded.logits(loaded(*slots(loaded))), head.logits(head(*slots(head))), rtol=0, atol=0)
+
+
+@torch.no_grad()
+def test_each_flag_is_the_norm_it_names(tiny_target):
+    target = tiny_target()
+    width, eps = target.width, 1e-6
+
+    def normed(rows, weight):
+        return rows / (rows.square().mean(-1, keepdim=True) + eps).sqrt() * weight
+
+    plain = perturb(make_head(target, layers=(1, 3)).double())
+    states = 3 * torch.randn(5, 2 * width, generator=torch.Generator().manual_seed(1)).double()
+
+    def with_flags(**flags):
+        head = perturb(make_head(target, layers=(1, 3), **flags).double(), seed=2)
+        head.load_state_dict(plain.state_dict(), strict=False)
+        return head
+
+    whole = with_flags(norm_before_fc=True)
+    expected = plain.fc(normed(states, whole.input_norm.weight))
+    torch.testing.assert_close(whole.fuse(states), expected)
+    each = with_flags(fc_norm=True)
+    halves = [normed(half, norm.weight) for half, norm in zip(states.split(width, -1), each.fc_norm, strict=True)]
+    torch.testing.assert_close(each.fuse(states), plain.fc(torch.cat(halves, -1)))
+
+    behind = with_flags(norm_output=True)
+    output, fed_back = plain(*slots(plain)), behind(*slots(behind))
+    torch.testing.assert_close(fed_back, normed(output, plain.norm.weight))
+    torch.testing.assert_close(behind.logits(fed_back), plain.logits(output))
 
 
 @torch.no_grad()
@@ -142,10 +205,28 @@ def test_making_a_head_leaves_the_global_generator_alone(tiny_target):
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_rotary_embedding_is_the_targets(tiny_target):
-    target = tiny_target()
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0}
+LLAMA3 |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+YARN = {"rope_type": "yarn", "rope_theta": 2e4, "factor": 4.0, "original_max_position_embeddings": 128}
+ROPE = [
+    {"rope_type": "default", "rope_theta": 10000.0},
+    {"rope_type": "default", "rope_theta": 100000.0},
+    {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0},
+    LLAMA3,
+    YARN,
+]
+
+
+@pytest.mark.parametrize(
+    "parameters", ROPE, ids=lambda parameters: f"{parameters['rope_type']}-{parameters['rope_theta']:g}"
+)
+def test_rotary_embedding_is_the_targets(tiny_target, tmp_path, parameters):
+    target = tiny_target(rope_parameters=parameters)
     head = make_head(target)
-    positions = torch.arange(40)[None]
+    assert head.config.rope_parameters["rope_theta"] == parameters["rope_theta"]
+    save_head(tmp_path, head)
+    head = load_head(tmp_path, target)
+    positions = torch.arange(400)[None]
     like = torch.zeros(1)
     for ours, theirs in zip(
         head.rotations(like, positions), target.anatomy.body.rotary_emb(like, positions), strict=True
@@ -154,9 +235,7 @@ def test_rotary_embedding_is_the_targets(tiny_target):
 
 
 def test_rope_scaling_is_kept_and_partial_rotation_is_not():
-    llama3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0}
-    llama3 |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-    assert rope_parameters(LlamaConfig(rope_parameters=dict(llama3))) == llama3
+    assert rope_parameters(LlamaConfig(rope_parameters=dict(LLAMA3))) == LLAMA3
     partial = LlamaConfig(rope_parameters={"rope_type": "default", "rope_theta": 2e4, "partial_rotary_factor": 0.5})
     assert rope_parameters(partial) == {"rope_type": "default", "rope_theta": 2e4}
     assert rope_parameters(object()) == {"rope_type": "default", "rope_theta": 10000.0}
@@ -203,6 +282,7 @@ def replace(name, tensor):
         (drop("d2t"), "tensor d2t is missing"),
         (replace("fc.weight", torch.zeros(32, 64)), r"tensor fc.weight has shape \(32, 64\), expected \(32, 96\)"),
         (replace("extra", torch.zeros(1)), "tensor extra is unknown"),
+        (replace("d2t", torch.ones(128, dtype=torch.int64)), "d2t holds another draft vocabulary than config.json"),
         (replace("d2t", torch.full((128,), 255)), "d2t points outside the vocabulary of 256"),
         (replace("d2t", torch.zeros(3, dtype=torch.int64)), r"tensor d2t has \(3,\), expected \(128,\)"),
     ],

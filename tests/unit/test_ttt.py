@@ -1,11 +1,28 @@
+import itertools
+
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
-from speclayers.drafting.ttt import TTTSequence, TTTTargets, counted_slots, first_response_slot, ttt_loss, ttt_outputs
+from speclayers.drafting.losses import CHUNK, compare
+from speclayers.drafting.ttt import (
+    TTTSequence,
+    TTTTargets,
+    counted_slots,
+    first_response_slot,
+    ttt_loss,
+    ttt_outputs,
+)
 from tests.drafts import make_head
 
 STEPS = 4
+FLAGS = ("norm_before_fc", "fc_norm", "norm_output")
+COMBINATIONS = [
+    dict(zip(FLAGS, values, strict=True))
+    for values in itertools.product((False, True), repeat=3)
+    if values[:2] != (True, True)  # refused
+]
 
 
 def make_sequence(head, tokens, response_start, seed):
@@ -34,7 +51,22 @@ def drafted(head, sequence, slot, steps):
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 @pytest.mark.parametrize("layers", [(5,), (1, 3, 5), (0, 2, 4, 6)])
 def test_ttt_equals_step_by_step_decoding(tiny_target, layers, kv_heads):
-    head = make_head(tiny_target(), layers=layers, kv_heads=kv_heads).double()
+    check_against_decoding(make_head(tiny_target(), layers=layers, kv_heads=kv_heads).double())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("flags", COMBINATIONS[1:], ids=lambda flags: "+".join(k for k in flags if flags[k]))
+@pytest.mark.parametrize("layers", [(5,), (1, 3, 5), (0, 2, 4, 6)])
+def test_ttt_equals_step_by_step_decoding_whatever_the_norms(tiny_target, layers, flags):
+    head = make_head(tiny_target(), layers=layers, **flags).double()
+    generator = torch.Generator().manual_seed(0)
+    for parameter in head.parameters():
+        if parameter.dim() == 1:  # norms of ones would not show where one is left out twice over
+            parameter.mul_(0.5 + torch.rand(parameter.shape, generator=generator))
+    check_against_decoding(head)
+
+
+def check_against_decoding(head):
     sequences = [make_sequence(head, 14, 5, seed=0), make_sequence(head, 9, 1, seed=1), make_sequence(head, 20, 12, 2)]
     outputs = [head.logits(output) for output in ttt_outputs(head, sequences, STEPS)]
     row = 0
@@ -65,6 +97,164 @@ def test_sequences_of_a_batch_do_not_see_each_other(tiny_target):
     alone = [ttt_outputs(head, [sequence], STEPS) for sequence in sequences]
     for step in range(STEPS):
         torch.testing.assert_close(together[step], torch.cat([a[step] for a in alone]), rtol=1e-12, atol=1e-12)
+
+
+def test_gradients_of_a_sequence_reach_no_other(tiny_target):
+    head = make_head(tiny_target()).double()
+    sequences = [make_sequence(head, 11, 3, seed=0), make_sequence(head, 8, 4, seed=1)]
+    leaves = [(s.states.requires_grad_(), s.embeddings.requires_grad_()) for s in sequences]
+    rows = sequences[0].slots - sequences[0].first_slot
+    own = sum(output[:rows].square().sum() for output in ttt_outputs(head, sequences, STEPS))
+    gradients = torch.autograd.grad(own, [leaf for pair in leaves for leaf in pair], materialize_grads=True)
+    assert [bool(gradient.abs().max() > 0) for gradient in gradients] == [True, True, False, False]
+
+
+def test_loss_of_a_batch_is_the_mean_over_its_slots_wherever_they_lie(tiny_target):
+    """Packed = unpacked: the batch's loss and gradient are the slot-weighted means of its sequences' alone."""
+    head = make_head(tiny_target(), draft_ids=range(256)).double()
+    lengths, starts = [11, 8, 6], [3, 4, 1]
+    sequences = [
+        make_sequence(head, n, start, seed) for seed, (n, start) in enumerate(zip(lengths, starts, strict=True))
+    ]
+    counted = [counted_slots(torch.full((n,), 5), start, {0}, 3) for n, start in zip(lengths, starts, strict=True)]
+    targets = [make_targets(c.shape[1], 256, [7] * c.shape[1], c.tolist(), seed) for seed, c in enumerate(counted)]
+    packed = TTTTargets(
+        *(torch.cat(column, dim=axis) for column, axis in zip(zip(*targets, strict=True), (0, 0, 0, 1), strict=True))
+    )
+    loss, metrics = ttt_loss(head, sequences, packed, 1.0)
+    gradient = torch.autograd.grad(loss, head.fc.weight)[0]
+    alone = [ttt_loss(head, [sequence], own, 1.0)[1] for sequence, own in zip(sequences, targets, strict=True)]
+    for step, measured in enumerate(metrics):
+        weights = [one[step].slots for one in alone]
+        assert measured.slots == sum(weights)
+        for name in ("loss", "accuracy", "expected_acceptance"):
+            values = [getattr(one[step], name) or 0.0 for one in alone]
+            assert getattr(measured, name) == pytest.approx(np.average(values, weights=weights))
+    expected = torch.zeros_like(gradient)
+    for sequence, own in zip(sequences, targets, strict=True):
+        for step, slots in enumerate(own.counted.sum(1).tolist()):
+            only = own.counted.clone()
+            only[torch.arange(len(only)) != step] = False
+            if slots:
+                part = ttt_loss(head, [sequence], own._replace(counted=only), 1.0)[0]
+                expected += torch.autograd.grad(part, head.fc.weight)[0] * slots / metrics[step].slots
+    torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_loss_begins_at_the_first_response_token_and_ends_before_the_end_token(tiny_target):
+    head = make_head(tiny_target(), draft_ids=range(256)).double()
+    ids = torch.tensor([5, 6, 7, 8, 9, 10, 0])  # prompt 5 6 7, response 8 9 10, end
+    sequence = make_sequence(head, 7, 3, seed=0)
+    targets = make_targets(4, 256, [20, 21, 22, 23], counted_slots(ids, 3, {0}, 4).tolist())
+    embeddings = sequence.embeddings.requires_grad_()
+    loss, metrics = ttt_loss(head, [sequence], targets, 1.0)
+    assert [m.slots for m in metrics] == [3, 2, 1, 0]
+    read = torch.autograd.grad(loss, embeddings)[0].abs().sum(1) > 0
+    assert read.tolist() == [False, True, True, True, True, True, False]  # token 0 follows no slot
+    compared = []
+    for row in range(4):
+        restricted = targets.restricted.clone()
+        restricted[row] = 1 / 256
+        changed = ttt_loss(head, [sequence], targets._replace(restricted=restricted), 1.0)[0]
+        compared.append(abs(float((changed - loss).detach())) > 1e-9)
+    # Rows are the target behind tokens 8, 9, 10 and the end: it predicts the end, and nothing is learnt behind it.
+    assert compared == [True, True, True, False]
+
+
+@pytest.mark.parametrize("layers", [(5,), (1, 3, 5)])
+def test_a_head_overfits_four_sequences_at_every_step(tiny_target, layers):
+    """States, tokens and targets belong together: what is to be learnt is shifted by one slot nowhere."""
+    head = make_head(tiny_target(), layers=layers, draft_ids=range(2, 66), initialise="random")
+    table = torch.randn(66, head.config.width, generator=torch.Generator().manual_seed(9))
+    sequences, counted, best = [], [], []
+    for seed in range(4):
+        generator = torch.Generator().manual_seed(seed)
+        ids = torch.randint(2, 66, (14,), generator=generator)
+        states = torch.randn(13, len(layers) * head.config.width, generator=generator)
+        sequences.append(TTTSequence(states, table[ids], first_response_slot(5)))
+        counted.append(counted_slots(ids, 5, {0}, STEPS))
+        best.append(torch.cat((ids[6:], torch.tensor([2]))))
+    labels = torch.cat(best)
+    restricted = F.one_hot(labels - 2, 64).float()
+    targets = TTTTargets(restricted, restricted, labels, torch.cat(counted, dim=1))
+    optimiser = torch.optim.AdamW(head.parameters(), lr=5e-3)
+    for _ in range(150):
+        loss, metrics = ttt_loss(head, sequences, targets, 1.0)
+        if min(m.expected_acceptance for m in metrics) > 0.9:
+            break
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    assert [m.slots for m in metrics] == [36, 32, 28, 24]
+    assert min(m.accuracy for m in metrics) > 0.95
+    assert min(m.expected_acceptance for m in metrics) > 0.9
+
+
+def distributions(slots=6, vocabulary=12, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(slots, vocabulary, generator=generator).double().requires_grad_()
+    restricted = (2 * torch.randn(slots, vocabulary, generator=generator)).double().softmax(-1)
+    restricted = torch.cat((restricted[:-1], F.one_hot(torch.tensor([3]), vocabulary).double()))  # zeros, too
+    return logits, restricted, 0.8 * restricted
+
+
+def slot_losses(loss, logits, restricted, full):
+    return compare(loss, logits, restricted, full, torch.arange(len(logits))).losses
+
+
+def test_one_walk_gives_what_separate_operations_give():
+    slots = CHUNK + 5
+    logits, restricted, full = distributions(slots, 40)
+    logits = (30 * logits.detach()).requires_grad_()  # far beyond what exp could hold without its largest
+    rows = torch.randperm(slots, generator=torch.Generator().manual_seed(1))
+    weights = torch.linspace(0, 2, slots).double()
+    found = compare("cross_entropy", logits, restricted, full, rows)
+    expected = F.cross_entropy(logits, restricted[rows], reduction="none")
+    torch.testing.assert_close(found.losses, expected)
+    torch.testing.assert_close(
+        torch.autograd.grad((weights * found.losses).sum(), logits)[0],
+        torch.autograd.grad((weights * expected).sum(), logits)[0],
+    )
+    assert found.drafted.tolist() == logits.argmax(-1).tolist()
+    torch.testing.assert_close(found.acceptance, torch.minimum(logits.detach().softmax(-1), full[rows]).sum(-1))
+
+
+def test_kl_has_the_gradient_of_cross_entropy_and_is_zero_where_both_agree():
+    logits, restricted, full = distributions()
+    gradients = [
+        torch.autograd.grad(slot_losses(loss, logits, restricted, full).sum(), logits)[0]
+        for loss in ("cross_entropy", "kl")
+    ]
+    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
+    expected = F.kl_div(logits.log_softmax(-1), restricted, reduction="none").sum(-1)
+    torch.testing.assert_close(slot_losses("kl", logits, restricted, full), expected)
+    perfect = restricted[:-1].log()
+    torch.testing.assert_close(slot_losses("kl", perfect, restricted[:-1], full[:-1]), torch.zeros(5).double())
+
+
+def test_lk_is_its_definition_with_a_weight_that_is_not_differentiated():
+    logits, restricted, full = distributions()
+    q = logits.softmax(-1)
+    acceptance = torch.minimum(q, full).sum(-1)
+    weight = torch.exp(-3 * acceptance).detach()
+    expected = weight * F.kl_div(q.log(), restricted, reduction="none").sum(-1) + (1 - weight) * (1 - acceptance)
+    found = slot_losses("lk", logits, restricted, full)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(
+        torch.autograd.grad(found.sum(), logits)[0], torch.autograd.grad(expected.sum(), logits)[0]
+    )
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "kl", "lk"])
+def test_every_loss_teaches_the_target(loss):
+    logits, restricted, _ = distributions()
+    logits = logits.detach().clone().requires_grad_()
+    optimiser = torch.optim.Adam([logits], lr=0.05)
+    for _ in range(400):
+        optimiser.zero_grad()
+        slot_losses(loss, logits, restricted, restricted).sum().backward()
+        optimiser.step()
+    assert float((logits.detach().softmax(-1) - restricted).abs().sum(-1).max()) < 0.05
 
 
 # Tokens: prompt at 0-2, response at 3-6. Slots 2-5 hold the features of the last prompt token to those of the

@@ -1,7 +1,10 @@
+import hashlib
+import struct
+
 import numpy as np
 import pytest
 
-from speclayers.drafting.vocabulary import choose_vocabulary
+from speclayers.drafting.vocabulary import choose_vocabulary, vocabulary_hash
 from speclayers.errors import UserError
 
 
@@ -25,6 +28,22 @@ def test_unused_ids_fill_a_short_list():
 
 def test_whole_vocabulary_when_it_is_smaller():
     assert choose_vocabulary([np.array([1, 2])], 8192, 10, {0}).ids.tolist() == list(range(10))
+
+
+def test_hash_depends_on_the_ids_alone():
+    counted = choose_vocabulary([np.array([7, 7, 9])], 3, 20, {0})
+    other_text = choose_vocabulary([np.array([9, 9, 9, 7, 7])], 3, 20, {0})
+    assert counted.coverage == other_text.coverage == 1
+    assert vocabulary_hash(counted.ids) == vocabulary_hash(other_text.ids)
+    assert vocabulary_hash(counted.ids) != vocabulary_hash(choose_vocabulary([np.array([7, 8])], 3, 20, {0}).ids)
+    assert vocabulary_hash(counted.ids) == hashlib.sha256(struct.pack("<3q", 0, 7, 9)).hexdigest()
+
+
+def test_coverage_warning_starts_below_nine_in_ten(caplog):
+    choose_vocabulary([np.array([5] * 90 + [6] * 10)], 2, 20, {0})
+    assert "warning" not in caplog.text
+    choose_vocabulary([np.array([5] * 89 + [6] * 11)], 2, 20, {0})
+    assert "warning: draft.vocabulary: 2 tokens cover only 89.0 %" in caplog.text
 
 
 def test_low_coverage_is_warned_of(caplog):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from speclayers.drafting.draft_cache import DraftCache
 from speclayers.drafting.drafter import Proposal, Verified
-from speclayers.drafting.head import DraftCache, Eagle3Head
+from speclayers.drafting.head import Eagle3Head
 from speclayers.drafting.tree import Beams, TreeShape, build_tree
 from speclayers.errors import UserError
 from speclayers.targets.cache import PreallocatedCache
@@ -110,7 +111,7 @@ class _Growth:
         # The root's slot is the last verified one, so a node at depth d has its slot d places behind it.
         position = self.verified - 1 + self.forwards
         positions = torch.full((1, count), position, device=beams.tokens.device)
-        # What is fed back is the output before the final norm, not fused again.
+        # What is fed back is the head's own output, not fused again.
         hidden = self._outputs[beams.parents][None]
         self._outputs = drafter._head(hidden, embeddings[None], positions, self._mask(hidden), self._cache)[0]
         self.forwards += 1

@@ -16,7 +16,9 @@ from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from speclayers.config import Section
+from speclayers.drafting.draft_cache import DraftCache
 from speclayers.drafting.tensor_files import write_tensors
+from speclayers.drafting.vocabulary import vocabulary_hash
 from speclayers.errors import UserError
 from speclayers.files import read_json, write_json
 from speclayers.targets.target import Target
@@ -41,56 +43,17 @@ class HeadConfig(Section):
     rms_norm_eps: float = Field(description="Epsilon of the norms.")
     activation: str = Field(description="Activation of the MLP, as transformers names it.")
     max_positions: int = Field(description="Longest sequence, the target's.")
+    norm_before_fc: bool = Field(False, description="One norm over the concatenated states, before fc.")
+    fc_norm: bool = Field(False, description="A norm for each layer's states, before fc.")
+    norm_output: bool = Field(False, description="Later steps are fed the output behind the final norm.")
     target: str = Field(description="Name of the target.")
     target_hash: str = Field(description="Hash of the target's files.")
     template_hash: str = Field(description="Hash of the chat template the responses were rendered with.")
     seed: int = Field(description="Seed of weights and order.")
     fingerprint: str = Field(description="Fingerprint of the training's settings and code.")
+    vocabulary_hash: str = Field(description="Hash of the draft vocabulary's target ids.")
     coverage: float = Field(description="Share of training response tokens inside the draft vocabulary.")
     initialised_from_target: tuple[str, ...] = Field((), description="Tensors that started from the target's weights.")
-
-
-class DraftCache:
-    """Preallocated keys and values of the head's one decoder layer.
-
-    Args:
-        config: The head's sizes.
-        capacity: Most rows it can hold.
-        batch: Sequences.
-        like: A tensor whose device and precision the buffers take.
-    """
-
-    def __init__(self, config: HeadConfig, capacity: int, batch: int, like: Tensor) -> None:
-        """Allocate the buffers."""
-        shape = (batch, config.kv_heads, capacity, config.head_dim)
-        self.keys = torch.empty(shape, dtype=like.dtype, device=like.device)
-        self.values = torch.empty(shape, dtype=like.dtype, device=like.device)
-        self.capacity = capacity
-        self.length = 0
-
-    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Write new rows behind the held ones and return all.
-
-        Args:
-            keys: (batch, kv_heads, t, head_dim).
-            values: The same shape.
-
-        Raises:
-            ValueError: The rows do not fit (a bug of the caller).
-        """
-        end = self.length + keys.shape[2]
-        if end > self.capacity:
-            raise ValueError(f"draft cache of {self.capacity} rows cannot hold {end}")
-        self.keys[:, :, self.length : end] = keys
-        self.values[:, :, self.length : end] = values
-        self.length = end
-        return self.keys[:, :, :end], self.values[:, :, :end]
-
-    def crop_to(self, length: int) -> None:
-        """Forget every row from `length` on."""
-        if not 0 <= length <= self.length:
-            raise ValueError(f"draft cache holds {self.length} rows and cannot be cropped to {length}")
-        self.length = length
 
 
 def _linear(inputs: int, outputs: int) -> nn.Linear:
@@ -200,7 +163,10 @@ class Eagle3Head(nn.Module):
         """Make the parts and the draft vocabulary's buffers."""
         super().__init__()
         self.config = config
-        self.fc = _linear(len(config.layers) * config.width, config.width)
+        fused = len(config.layers) * config.width
+        self.input_norm = nn.RMSNorm(fused, eps=config.rms_norm_eps) if config.norm_before_fc else None
+        self.fc_norm = nn.ModuleList(_norms(config)) if config.fc_norm else None
+        self.fc = _linear(fused, config.width)
         self.midlayer = DraftLayer(config)
         self.norm = nn.RMSNorm(config.width, eps=config.rms_norm_eps)
         self.lm_head = _linear(config.width, config.draft_vocabulary)
@@ -221,16 +187,33 @@ class Eagle3Head(nn.Module):
 
     def new_cache(self, capacity: int, batch: int = 1) -> DraftCache:
         """Return an empty cache on this head's device, in its precision."""
-        return DraftCache(self.config, capacity, batch, like=self.fc.weight)
+        shape = (batch, self.config.kv_heads, capacity, self.config.head_dim)
+        return DraftCache(shape, like=self.fc.weight)
 
     def fuse(self, states: Tensor) -> Tensor:
-        """Fuse the target's states.
+        """Fuse the target's states, after the norm that the config asks for.
 
         Args:
             states: (…, k·width), the layers ascending. Applied for k = 1 too: EAGLE's code would skip it.
         """
+        if self.input_norm is not None:
+            states = self.input_norm(states)
+        if self.fc_norm is not None:
+            parts = states.chunk(len(self.fc_norm), dim=-1)
+            states = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], dim=-1)
         fused: Tensor = self.fc(states)
         return fused
+
+    def finish(self, hidden: Tensor, attended: Tensor) -> Tensor:
+        """Return the output (…, width) that `logits` reads and later steps are fed.
+
+        Args:
+            hidden: (…, width) what the step was fed; un-normed it is the residual.
+            attended: (…, width) the attention's output.
+        """
+        output = self.midlayer.finish(hidden, attended)
+        normed: Tensor = self.norm(output) if self.config.norm_output else output
+        return normed
 
     def rotations(self, like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return cosines and sines (batch, t, head_dim) of positions (batch, t), in the precision of `like`."""
@@ -255,7 +238,8 @@ class Eagle3Head(nn.Module):
             cache: Holds past keys and values and takes the new ones.
 
         Returns:
-            The layer's output before the final norm, (batch, t, width): what later steps feed back.
+            What later steps feed back, (batch, t, width): the layer's output, before the final norm unless
+            `norm_output`.
         """
         layer = self.midlayer
         inputs = layer.attention_inputs(hidden, embeddings)
@@ -266,13 +250,16 @@ class Eagle3Head(nn.Module):
             keys, values = cache.append(keys, values)
         if attention_mask is None:
             attention_mask = causal_mask(hidden.shape[1], keys.shape[2], like=hidden)
-        output: Tensor = layer.finish(hidden, layer.self_attn.attend(queries, keys, values, attention_mask))
-        return output
+        return self.finish(hidden, layer.self_attn.attend(queries, keys, values, attention_mask))
 
     def logits(self, output: Tensor) -> Tensor:
         """Return logits over the draft vocabulary (…, draft_vocabulary) of `forward`'s output (…, width)."""
-        scores: Tensor = self.lm_head(self.norm(output))
+        scores: Tensor = self.lm_head(output if self.config.norm_output else self.norm(output))
         return scores
+
+
+def _norms(config: HeadConfig) -> list[nn.RMSNorm]:
+    return [nn.RMSNorm(config.width, eps=config.rms_norm_eps) for _ in config.layers]
 
 
 def causal_mask(new: int, total: int, like: Tensor) -> Tensor:
@@ -361,7 +348,8 @@ def head_from_tensors(config: HeadConfig, tensors: dict[str, Tensor], source: Pa
         source: The file they come from, for messages.
 
     Raises:
-        UserError: A tensor is missing, unknown or has another shape than the config says.
+        UserError: A tensor is missing, unknown or has another shape than the config says, or the draft
+            vocabulary is another one.
     """
     if "d2t" not in tensors:
         raise UserError(f"{source}: tensor d2t is missing")
@@ -372,6 +360,8 @@ def head_from_tensors(config: HeadConfig, tensors: dict[str, Tensor], source: Pa
     draft_ids = tensors["d2t"] + torch.arange(config.draft_vocabulary)
     if draft_ids.min() < 0 or draft_ids.max() >= config.vocabulary:
         raise UserError(f"{source}: d2t points outside the vocabulary of {config.vocabulary} tokens")
+    if vocabulary_hash(draft_ids) != config.vocabulary_hash:
+        raise UserError(f"{source}: d2t holds another draft vocabulary than config.json names; train the head again")
     head = Eagle3Head(config, draft_ids)
     expected = head.state_dict()
     for name in sorted(expected.keys() | tensors.keys()):

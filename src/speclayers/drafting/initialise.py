@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from speclayers.config import DraftConfig
 from speclayers.drafting.head import Eagle3Head, HeadConfig
-from speclayers.drafting.vocabulary import DraftVocabulary
+from speclayers.drafting.vocabulary import DraftVocabulary, vocabulary_hash
 from speclayers.errors import UserError
 from speclayers.targets.target import Target
 
@@ -63,11 +63,15 @@ def head_config(
         rms_norm_eps=_first(config, ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon"), 1e-6),
         activation=_first(config, ("hidden_activation", "hidden_act", "activation_function"), "silu"),
         max_positions=target.manifest.context,
+        norm_before_fc=draft.norm_before_fc,
+        fc_norm=draft.fc_norm,
+        norm_output=draft.norm_output,
         target=target.name,
         target_hash=target.manifest.target_hash,
         template_hash=target.manifest.template_hash,
         seed=seed,
         fingerprint=fingerprint,
+        vocabulary_hash=vocabulary_hash(vocabulary.ids),
         coverage=vocabulary.coverage,
     )
 

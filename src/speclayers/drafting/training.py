@@ -231,7 +231,9 @@ class Trainer:
             readings = self._held_out.read(mine[start : start + size])
             batch = self._held_out.batch(readings)
             with self._precision():
-                _, metrics = ttt_loss(self.head, batch.sequences, batch.targets, self._draft.step_decay)
+                _, metrics = ttt_loss(
+                    self.head, batch.sequences, batch.targets, self._draft.step_decay, self._draft.loss
+                )
             sums.add(metrics, self._held_out.draftable_slots(readings))
         return sums.over(self._processes, self._device)
 
@@ -278,6 +280,7 @@ class Trainer:
                 batch.sequences,
                 batch.targets,
                 self._draft.step_decay,
+                self._draft.loss,
                 shares,
                 recompute=self._draft.activation_checkpointing,
             )

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
+from speclayers.config import Loss
 from speclayers.drafting.head import Eagle3Head, causal_mask
+from speclayers.drafting.losses import compare
 
 
 class TTTSequence(NamedTuple):
@@ -62,7 +63,7 @@ class StepMetrics(NamedTuple):
     """One TTT step over one batch; None where nothing counted.
 
     Args:
-        loss: Soft cross-entropy in nats, mean over the counted slots whose best token can be drafted.
+        loss: What is minimised, mean over the counted slots whose best token can be drafted.
         accuracy: Share of counted slots whose best draft token is the target's.
         expected_acceptance: Mean over counted slots of Σ min(p, q).
         slots: Counted slots.
@@ -108,7 +109,7 @@ def counted_slots(ids: Tensor, response_start: int, stop_ids: Collection[int], s
 def ttt_outputs(
     head: Eagle3Head, sequences: Sequence[TTTSequence], steps: int, recompute: bool = False
 ) -> list[Tensor]:
-    """Return the head's outputs before its final norm at every step.
+    """Return what the head puts out at every step: what `logits` reads and the next step is fed.
 
     At step j slot t attends to step-0 keys of slots ≤ t and to its own keys of steps 1 … j, with
     rotary position t + j. Where t + 1 + j lies behind the sequence, the last token stands in; such
@@ -129,11 +130,11 @@ def ttt_outputs(
     inputs = layer.attention_inputs(fused, torch.cat([s.embeddings[1:] for s in sequences]))
     attention.add_prefix(inputs)
     hidden, inputs = attention.response_rows(fused), attention.response_rows(inputs)
-    outputs = [layer.finish(hidden, attention.attend(inputs, step=0))]
+    outputs = [head.finish(hidden, attention.attend(inputs, step=0))]
     for step in range(1, steps):
         following = [_embeddings_ahead(s, step) for s in sequences]
         inputs = layer.attention_inputs(outputs[-1], torch.cat(following))
-        outputs.append(layer.finish(outputs[-1], attention.attend(inputs, step)))
+        outputs.append(head.finish(outputs[-1], attention.attend(inputs, step)))
     return outputs
 
 
@@ -238,6 +239,7 @@ def ttt_loss(
     sequences: Sequence[TTTSequence],
     targets: TTTTargets,
     decay: float,
+    loss: Loss = "cross_entropy",
     shares: Sequence[float] | None = None,
     recompute: bool = False,
 ) -> tuple[Tensor, list[StepMetrics]]:
@@ -251,6 +253,7 @@ def ttt_loss(
         sequences: The batch.
         targets: What it should predict.
         decay: Weight of a step against the one before it.
+        loss: Loss of a slot, see `compare`.
         shares: For each step, this batch's share of the slots whose losses are averaged; 1 when not given.
         recompute: Whether attention, logits and their loss are computed again in the backward pass, to save memory.
     """
@@ -258,15 +261,15 @@ def ttt_loss(
     outputs = ttt_outputs(head, sequences, len(counted), recompute)
     drafted = torch.cat([output[rows] for output, rows in zip(outputs, counted, strict=True)])
     compared_rows = torch.cat([rows + step for step, rows in enumerate(counted)])
-    compared = _call(recompute, _compare, head, drafted, targets, compared_rows)
+    compared = _call(recompute, _compare, head, drafted, targets, compared_rows, loss)
     by_step = zip(*(torch.split(column, [len(rows) for rows in counted]) for column in compared), strict=True)
-    total = drafted.new_zeros((), dtype=torch.float32)
+    total = targets.full.new_zeros(())
     metrics = []
     for step, columns in enumerate(by_step):
-        loss, measured = _summarise(_Compared(*columns))
+        mean, measured = _summarise(_Compared(*columns))
         metrics.append(measured)
-        if loss is not None:
-            total = total + decay**step * (1.0 if shares is None else shares[step]) * loss
+        if mean is not None:
+            total = total + decay**step * (1.0 if shares is None else shares[step]) * mean
     return total, metrics
 
 
@@ -279,15 +282,13 @@ class _Compared(NamedTuple):
     overlap: Tensor
 
 
-def _compare(head: Eagle3Head, outputs: Tensor, targets: TTTTargets, rows: Tensor) -> _Compared:
+def _compare(head: Eagle3Head, outputs: Tensor, targets: TTTTargets, rows: Tensor, loss: Loss) -> _Compared:
     """Compare what follows from the head's outputs (slots, width) with the targets' `rows` (slots,)."""
-    logits = head.logits(outputs)
+    logits = head.logits(outputs).to(targets.full.dtype)
     best = targets.best[rows]
-    losses = F.cross_entropy(logits, targets.restricted[rows], reduction="none")
-    with torch.no_grad():
-        correct = head.target_ids(logits.argmax(-1)) == best
-        overlap = torch.minimum(logits.softmax(-1), targets.full[rows]).sum(-1)
-    return _Compared(losses, head.t2d[best], correct, overlap)
+    with torch.autocast(logits.device.type, enabled=False):  # it is no matrix product: low precision would save nothing
+        losses, drafted, overlap = compare(loss, logits, targets.restricted, targets.full, rows)
+    return _Compared(losses, head.t2d[best], head.target_ids(drafted) == best, overlap)
 
 
 def _summarise(step: _Compared) -> tuple[Tensor | None, StepMetrics]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
@@ -27,6 +28,15 @@ class DraftVocabulary(NamedTuple):
 
     ids: Tensor
     coverage: float
+
+
+def vocabulary_hash(ids: Tensor) -> str:
+    """Return the SHA-256 of a draft vocabulary: two heads whose hashes agree number their tokens alike.
+
+    Args:
+        ids: (size,) target ids, ascending.
+    """
+    return hashlib.sha256(ids.cpu().numpy().astype("<i8").tobytes()).hexdigest()
 
 
 def choose_vocabulary(
