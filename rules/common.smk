@@ -177,6 +177,11 @@ def gpus_of_gram(wildcards):
 gram_environment = "../envs/geometry.yaml" if study.geometry.device == "cpu" else "../envs/model.yaml"
 
 
+def python_of(processes):
+    """The command that starts a script in so many processes on one machine."""
+    return "python" if processes == 1 else f"python -m torch.distributed.run --standalone --nproc-per-node {processes}"
+
+
 def whole_machine(wildcards):
     """Every core that this run has, so that nothing else disturbs a timed job."""
     return workflow.cores or 8

@@ -298,8 +298,13 @@ def _write_head(
     for step in range(1, 101):
         accuracies = [0.45 * (1 - np.exp(-step / 30)) * 0.85**j + rng.normal(0, 0.01) for j in range(3)]
         length = 1 + float(np.cumprod(accuracies).sum())
+        loss = 9 * np.exp(-step / 40) + 3
         for j, accuracy in enumerate(accuracies):
-            rows.append((step, step / 50, j, 9 * np.exp(-step / 40) + 3 + 0.3 * j, accuracy, accuracy, length, 150))
+            rows.append((step, step / 50, "train", j, loss + 0.3 * j, accuracy, accuracy, length, 150))
+        if step % 50 == 0:
+            for j, accuracy in enumerate(accuracies):
+                held_out = (loss + 0.5 + 0.3 * j, 0.8 * accuracy, 0.8 * accuracy, 0.9 * length, 150)
+                rows.append((step, step / 50, "held_out", j, *held_out))
     frame = pd.DataFrame(rows, columns=[column.name for column in tables.TRAINING.columns])
     write_table(path, tables.TRAINING, frame, origin(made_up.name))
     config = {"layers": list(layers), "seed": seed, "draft_vocabulary": 128, "coverage": 0.93}

@@ -65,11 +65,12 @@ _SELECTION = tuple(
 _SWEEP = tuple(
     f"selection/{name}.py" for name in ("filter_sweep", "layer_geometry", "search", "selector", "selectors/elsi")
 )
-_HEAD = ("drafting/head.py", "drafting/draft_cache.py", "drafting/vocabulary.py")
+_HEAD = tuple(f"drafting/{name}.py" for name in ("head", "draft_cache", "tensor_files", "vocabulary"))
 _TRAINING = (
     *_HEAD,
     *(f"drafting/{name}.py" for name in ("initialise", "losses", "ttt", "training", "training_data")),
-    *("drafting/checkpoints.py", "drafting/feature_store.py"),
+    *(f"drafting/{name}.py" for name in ("checkpoints", "feature_store", "features")),
+    *(f"drafting/{name}.py" for name in ("processes", "step_sums", "training_log")),
 )
 _DRAFTING = (*_HEAD, "drafting/drafter.py", "drafting/tree.py", "drafting/eagle3.py")
 _ANALYSIS = ("analysis/", "decoding/exactness.py")

@@ -213,8 +213,12 @@ def features(study: Study, model: str) -> FeaturesSpec:
 
 
 def train(study: Study, model: str) -> TrainSpec:
-    """Return the slice of train_draft; the seeds are left out, since a head's name carries its own."""
-    return TrainSpec(runtime=study.models[model].runtime(), draft=study.draft.model_copy(update={"seeds": [0]}))
+    """Return the slice of train_draft.
+
+    The seeds are left out, since a head's name carries its own, and so are the steps where tokens count.
+    """
+    unused = {"seeds": [0]} | ({} if study.draft.tokens is None else {"steps": DraftConfig().steps})
+    return TrainSpec(runtime=study.models[model].runtime(), draft=study.draft.model_copy(update=unused))
 
 
 def questions(study: Study) -> QuestionsSpec:

@@ -258,11 +258,15 @@ SELECTIONS = Table(
     ),
 )
 
+TRAIN, HELD_OUT = "train", "held_out"
+"""Values of `split` in the training table."""
+
 TRAINING = Table(
     "heads/training",
     (
         Column("step", _i32, "", "Optimiser step, from 1."),
         Column("epoch", _f64, "", "Passes over the training responses."),
+        Column("split", _str, "", "train: the step's own batch; held_out: responses that are never trained on."),
         Column("ttt_step", _i32, "", "Step of training-time test, from 0."),
         Column("loss", _f64, "nats", "What `draft.loss` names, mean over the slots whose best token can be drafted."),
         Column("accuracy", _f64, "", "Share of slots whose best draft token is the target's."),
