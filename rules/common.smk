@@ -67,6 +67,7 @@ SPECS = {
     "select_layers": specs.selection,
     "extract_features": specs.features,
     "train_draft": specs.train,
+    "screen_layers": specs.screen,
     "choose_questions": lambda study, model: specs.questions(study),
     "decode_baseline": specs.baseline,
     "measure_acceptance": specs.decode,
@@ -135,6 +136,7 @@ PRIORITY = {
     "fetch_model": 60,
     **dict.fromkeys(("build_teacher", "make_tiny_model", "build_corpus"), 50),
     **dict.fromkeys(("dump_activations", "measure_geometry", "select_layers", "extract_features"), 40),
+    "screen_layers": 35,
     "train_draft": 30,
 }
 

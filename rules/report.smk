@@ -1,6 +1,8 @@
 rule summarise_model:
     input:
-        unpack(results_of),
+        unpack(results_of(heads_of)),
+        unpack(results_of(screened_heads_of, "screened_")),
+        screening=screening_of,
         geometry=expand(layout.geometry("{{model}}", "{table}"), table=GEOMETRY_TABLES),
         selections=layout.selections("{model}"),
         baseline=expand(

@@ -48,6 +48,7 @@ PLACES = {
     f"{Path(LAYOUT.activations('{model}')).parent}/part-*.parquet": ACTIVATIONS,
     **{LAYOUT.geometry("{model}", name): table for name, table in tables.GEOMETRY.items()},
     LAYOUT.selections("{model}"): tables.SELECTIONS,
+    LAYOUT.screening("{model}"): tables.SCREENING,
     f"{Path(LAYOUT.features('{model}', 'any')).parent}/{INDEX_FILE}": INDEX,
     LAYOUT.head("{model}", "{head}", "training.parquet"): tables.TRAINING,
     LAYOUT.baseline("{model}", "{temperature}"): tables.BASELINE,

@@ -13,9 +13,10 @@ import pandas as pd
 from speclayers import tables
 from speclayers.analysis.summary import ModelResults, Run, write_summary
 from speclayers.config import StatisticsConfig
+from speclayers.drafting.halving import Judged, Rung, plan_rungs, race
 from speclayers.files import write_json
 from speclayers.layout import Layout
-from speclayers.names import HeadName
+from speclayers.names import HeadName, layers_name
 from speclayers.specs import AggregateSpec
 from speclayers.tables import Origin, write_table
 from speclayers.targets.manifest import Manifest, read_manifest
@@ -41,6 +42,8 @@ class MadeUpModel:
         different_turns: Turns at T=0 whose ids differ from plain decoding's.
         pinned: Sets of the selector `pinned`, chosen and not trained.
         dtype: Precision of the forward passes.
+        screened: Whether its layers were screened; alone, deeper layers draft better, so the last one wins.
+        whole_curve: Whether that trained the single layers to every budget.
     """
 
     name: str
@@ -61,6 +64,8 @@ class MadeUpModel:
     different_turns: int = 0
     pinned: Sequence[Sequence[int]] = ()
     dtype: str = "float32"
+    screened: bool = False
+    whole_curve: bool = True
 
 
 def origin(model: str) -> Origin:
@@ -103,6 +108,7 @@ def write_model(root: Path, made_up: MadeUpModel) -> ModelResults:
         acceptance=acceptance,
         baselines=baselines,
         speed=speed,
+        screening=_write_screening(where, made_up) if made_up.screened else None,
     )
 
 
@@ -276,6 +282,26 @@ def _write_selections(where: Layout, made_up: MadeUpModel) -> None:
         for layers in made_up.pinned
     ]
     write_table(Path(where.selections(made_up.name)), tables.SELECTIONS, pd.DataFrame(rows), origin(made_up.name))
+
+
+def _write_screening(where: Layout, made_up: MadeUpModel) -> Path:
+    def judge(layers: tuple[int, ...], rung: Rung) -> Judged:
+        length = 1.3 + 0.05 * float(np.mean(layers)) + 0.1 * rung.number
+        return Judged(rung.budget + 7, length, length - 0.2, length + 0.2)
+
+    singles = [(layer,) for layer in range(1, made_up.n_layers + 1)]
+    sets = [*singles, *(tuple(layers) for layers in made_up.sets.values())]
+    rungs = plan_rungs(len(sets), 1000, 0.5)
+    results = race(sets, rungs, judge, lambda layers: None, made_up.whole_curve)
+    proposed = [("single layer" if len(r.layers) == 1 else "elsi", r.rung.number, r.rung.budget) for r in results]
+    rows = [
+        (layers_name(r.layers), list(r.layers), *by, *r.judged, 16, r.in_race, r.kept)
+        for r, by in zip(results, proposed, strict=True)
+    ]
+    path = Path(where.screening(made_up.name))
+    frame = pd.DataFrame(rows, columns=[column.name for column in tables.SCREENING.columns])
+    write_table(path, tables.SCREENING, frame, origin(made_up.name))
+    return path
 
 
 # ---------------------------------------------------------------- heads, acceptance, speed

@@ -280,6 +280,35 @@ class DraftConfig(Section):
     checkpoint_every: int = Field(50, ge=1, description="Steps between checkpoints.")
 
 
+class ScreenConfig(Section):
+    """Screening by successive halving: short trainings of many candidate layer sets, of which the best go on."""
+
+    budget: int = Field(4000, ge=1, description="Response tokens that every candidate learns from in the first rung.")
+    keep: float = Field(
+        0.5,
+        gt=0,
+        lt=1,
+        description="Share of the candidates that goes on; the next rung's budget grows by its inverse.",
+    )
+    layers: Annotated[list[Annotated[int, Field(ge=0)]], NoRepeats] | None = Field(
+        None, description="Single layers that are candidates beside the selectors' sets; 1 to N when not given."
+    )
+    held_out: int = Field(
+        64, ge=2, description="Training responses, the first ones, that candidates are judged on and never learn from."
+    )
+    whole_curve: bool = Field(
+        False,
+        description="Train single layers to every budget, those out of the race too, so that ranks can be compared.",
+    )
+    sequences_per_step: int | None = Field(
+        None, ge=1, description="Sequences in one optimiser step; those of draft when not given."
+    )
+    warmup_steps: int | None = Field(
+        None, ge=0, description="Steps of linear warm-up before the cosine; those of draft when not given."
+    )
+    seed: Seed = Field(0, description="Seed of weights and order, the same for all candidates.")
+
+
 # ---------------------------------------------------------------- acceptance and speed
 
 
@@ -384,6 +413,9 @@ class Study(Section):
     geometry: GeometryConfig = Field(default_factory=GeometryConfig, description="Entropy and CKA of the layers.")
     selection: SelectionConfig = Field(default_factory=SelectionConfig, description="Selectors.")
     draft: DraftConfig = Field(default_factory=DraftConfig, description="Draft heads and their training.")
+    screen: ScreenConfig | None = Field(
+        None, description="Screening of many candidate layer sets by short trainings; none when not given."
+    )
     acceptance: AcceptanceConfig = Field(default_factory=AcceptanceConfig, description="Acceptance runs.")
     speed: SpeedConfig = Field(default_factory=SpeedConfig, description="Timed runs.")
     statistics: StatisticsConfig = Field(default_factory=StatisticsConfig, description="Statistics of the report.")
@@ -417,6 +449,15 @@ class Study(Section):
                     )
         if self.statistics.reference not in {s.name for s in self.selection.selectors}:
             raise ValueError(f"statistics.reference: '{self.statistics.reference}' is not among selection.selectors")
+        return self
+
+    @model_validator(mode="after")
+    def _screened_layers_exist(self) -> Study:
+        for layer in (self.screen.layers if self.screen else None) or ():
+            for model in self.study.models:
+                source = self.models[model].source
+                if isinstance(source, TrainedSource) and layer > source.layers:
+                    raise ValueError(f"screen.layers: {layer} does not exist; {model} has layers 0 to {source.layers}")
         return self
 
     @model_validator(mode="after")

@@ -19,6 +19,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from speclayers.layout import GEOMETRY_TABLES, Layout
+from speclayers.names import layers_name
 
 MODEL = "smoke-qwen3"
 LAYOUT = Layout("smoke")
@@ -119,12 +120,64 @@ def test_a_selector_added_later_trains_only_its_own_head(copy_of_finished):
     before = {head: head.stat().st_mtime_ns for head in trained}
     done = copy_of_finished.smoke()
     assert done.returncode == 0, done.stderr
-    executed = re.findall(r"^(?:local)?(?:rule|checkpoint) (\w+):", done.stdout + done.stderr, re.MULTILINE)
-    assert executed.count("train_draft") == 1
-    assert executed.count("extract_features") <= 1
-    assert not {"build_corpus", "dump_activations", "measure_geometry", "decode_baseline"} & set(executed)
+    ran = executed(done)
+    assert ran.count("train_draft") == 1
+    assert ran.count("extract_features") <= 1
+    assert not {"build_corpus", "dump_activations", "measure_geometry", "decode_baseline"} & set(ran)
     assert {head: head.stat().st_mtime_ns for head in before} == before
     assert "eagle3.l01-l05.s0" in heads(copy_of_finished)
+
+
+SCREEN = """
+screen:
+  budget: 60
+  keep: 0.3
+  held_out: 6
+"""
+
+
+def with_screen(space):
+    study = space.folder / "studies/smoke.yaml"
+    study.write_text(study.read_text() + SCREEN)
+
+
+def executed(done):
+    return re.findall(r"^(?:local)?(?:rule|checkpoint) (\w+):", done.stdout + done.stderr, re.MULTILINE)
+
+
+def test_a_screening_is_planned_only_where_it_is_configured(workspace):
+    assert "screen_layers" not in workspace.smoke("-n").stdout
+    with_screen(workspace)
+    assert executed(workspace.smoke("-n")).count("screen_layers") == 1
+    assert "screen_layers" not in workspace.smoke("-n", "layers").stdout
+
+
+def test_a_screening_added_later_runs_itself_and_its_winner_only(copy_of_finished):
+    with_screen(copy_of_finished)
+    planned = executed(copy_of_finished.smoke("-n"))
+    assert sorted(planned) == ["aggregate_study", "all", "render_report", "screen_layers", "summarise_model"]
+    done_before = [*path(copy_of_finished, LAYOUT.model(MODEL)).rglob("*.parquet")]
+    kept = [p for p in done_before if "summary" not in p.parts]
+    before = {
+        p: p.stat().st_mtime_ns for p in (*kept, *path(copy_of_finished, LAYOUT.model(MODEL)).rglob("*.safetensors"))
+    }
+    known = set(heads(copy_of_finished))
+    done = copy_of_finished.smoke()
+    assert done.returncode == 0, done.stderr
+    assert {p: p.stat().st_mtime_ns for p in before} == before
+    won = json.loads(path(copy_of_finished, LAYOUT.screened(MODEL)).read_text())["layers"]
+    name = f"eagle3.{layers_name(won)}.s0"
+    assert set(heads(copy_of_finished)) == known | {name}
+    assert executed(done).count("train_draft") == len({name} - known)
+    with duckdb.connect(str(path(copy_of_finished, LAYOUT.database)), read_only=True) as connection:
+        label = "select label from selected where selector = 'screen'"
+        assert connection.sql(label).fetchall() == [("screen",)]
+        measured = "select count(*) from acceptance_summary where selectors like '%screen%'"
+        assert connection.sql(measured).fetchall() == [(2,)]
+        singles = "select count(distinct candidate) from screening where len(layers) = 1"
+        assert connection.sql(singles).fetchall() == [(6,)]
+    assert 'id="screening"' in path(copy_of_finished, LAYOUT.report).read_text()
+    assert "Nothing to be done" in (again := copy_of_finished.smoke()).stdout + again.stderr
 
 
 def job(space, rule, output):

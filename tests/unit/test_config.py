@@ -111,6 +111,14 @@ def test_a_model_name_that_is_no_plain_folder_name_is_refused(name):
         ({"draft": {"seeds": [1, 1]}}, "draft.seeds: 1 stands there twice"),
         ({"draft": {"seeds": [-1]}}, "draft.seeds.0"),
         ({"geometry": {"seed": -1}}, "geometry.seed"),
+        ({"screen": {"keep": 1.0}}, "screen.keep"),
+        ({"screen": {"keep": 0}}, "screen.keep"),
+        ({"screen": {"budget": 0}}, "screen.budget"),
+        ({"screen": {"held_out": 1}}, "screen.held_out"),
+        ({"screen": {"layers": [2, 2]}}, "screen.layers: 2 stands there twice"),
+        ({"screen": {"layers": [-1]}}, "screen.layers.0"),
+        ({"screen": {"layers": [13]}}, "screen.layers: 13 does not exist; tiny-qwen3 has layers 0 to 12"),
+        ({"screen": {"kep": 0.5}}, "did you mean 'keep'?"),
     ],
 )
 def test_a_wrong_value_is_named_by_its_key(overlay, told):
@@ -193,6 +201,23 @@ def test_two_studies_share_models_and_nothing_else():
     for path in ("corpus", "geometry"):
         assert getattr(one, path)("m", "x") != getattr(other, path)("m", "x")
     assert one.database != other.database
+
+
+def test_a_screening_reaches_no_other_stage_and_no_step_of_a_head_reaches_it():
+    model = "smollm2-135m"
+    plain, screened = parse_study(DEFAULT), parse_study(merged({"screen": {}}))
+    for slice_of in (specs.selection, specs.features, specs.train, specs.decode, specs.baseline, specs.speed):
+        assert slice_of(plain, model) == slice_of(screened, model)
+    longer = parse_study(merged({"screen": {}, "draft": {"steps": 9, "seeds": [0, 1], "tokens": 50}}))
+    assert specs.screen(longer, model) == specs.screen(screened, model)
+    wide = {"draft": {"sequences_per_step": 9, "warmup_steps": 9}}
+    own = {"screen": {"sequences_per_step": 2, "warmup_steps": 30}}
+    assert specs.screen(parse_study(merged(wide | {"screen": {}})), model).draft.warmup_steps == 9
+    assert specs.screen(parse_study(merged(wide | own)), model).draft == specs.screen(screened, model).draft
+    other = parse_study(merged({"screen": {"budget": 9}}))
+    assert specs.screen(other, model) != specs.screen(screened, model)
+    with pytest.raises(UserError, match="nothing is screened"):
+        specs.screen(plain, model)
 
 
 def test_settings_of_the_sweep_and_the_dump_leave_the_geometry_alone():

@@ -16,6 +16,7 @@ import pytest
 from speclayers.analysis.acceptance_figures import categories, depths, forest, prediction
 from speclayers.analysis.figures import COLOURS, DASHES, SHAPES, Figure, padded, records
 from speclayers.analysis.report import exactness_sentence, render, sections, write_figures, write_report
+from speclayers.analysis.screening_page import curve
 from speclayers.analysis.study import build_study, read_study
 from speclayers.analysis.warehouse import new_database
 from speclayers.analysis.wording import joined, layers_in_words
@@ -151,6 +152,48 @@ def test_one_model_with_one_set_has_nothing_to_compare(tmp_path):
     assert "There is no set to compare with eagle3" in text
     assert "nothing can be compared" in text
     assert "No job was measured" in text
+
+
+def test_a_screening_has_a_curve_and_two_tables(tmp_path, page):
+    assert 'id="screening"' not in page
+    study = build(tmp_path, MadeUpModel("narrow", screened=True, questions=0), benchmarks=False)
+    page, drawn = rendered(study)
+    text = Page(page).text
+    assert 'id="screening"' in page
+    (curve,) = [figure for figure in drawn if figure.name == "curve-narrow"]
+    assert curve.title == (
+        "Alone, layer 12 of narrow drafts best after 4,000 tokens (2.10), layer 1 worst (1.55);"
+        " ranks after 1,000 tokens agree with these by ρ = 1.00"
+    )
+    assert "only the layers that were kept" not in curve.caption
+    rows = rows_of_mark(
+        curve,
+        curve.chart["layer"][1] | {"data": curve.chart["data"]} if "data" in curve.chart else curve.chart["layer"][1],
+    )
+    assert len(rows) == 36
+    (race,) = [
+        b.content
+        for s in sections(study)
+        for b in s.blocks
+        if s.name == "screening" and "Screening of" in str(b.content)
+    ]
+    assert race.rows[0] == [
+        "{12}",
+        "single layer",
+        "1.90 [1.70, 2.10]",
+        "2.00 [1.80, 2.20]",
+        "2.10 [1.90, 2.30]",
+        "won",
+    ]
+    assert [row[-1] for row in race.rows].count("out after 1,000 tokens") == 8
+    assert "chosen were" in text
+
+
+def test_a_curve_of_those_kept_says_so(tmp_path):
+    study = build(tmp_path, MadeUpModel("short", screened=True, whole_curve=False, questions=0), benchmarks=False)
+    figure = curve(study, "short")
+    assert figure.title == "Alone, layer 12 of short drafts best after 1,000 tokens (1.90), layer 1 worst (1.35)"
+    assert "Larger budgets show only the layers that were kept" in figure.caption
 
 
 def test_geometry_alone_says_that_nothing_was_measured(tmp_path):

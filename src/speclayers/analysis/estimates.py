@@ -199,6 +199,39 @@ def estimate_correlations(tau: pd.DataFrame, sets: pd.DataFrame, plan: Resamplin
     return pd.DataFrame(rows)
 
 
+def estimate_curve_ranks(connection: Connection, plan: Resampling) -> pd.DataFrame:
+    """Correlate the screening's layer curve at each budget with that at each larger one, and with the entropy S(l).
+
+    A curve is the simulated length of the single layers. Where only the layers that were kept saw the larger budget,
+    the correlation is over those alone, which are alike: it says less.
+    """
+    rows = query(
+        connection,
+        """
+        select s.model, s.budget, s.layers[1] as layer, s.simulated_length, e.entropy
+        from screening as s
+        left join geometry_entropy as e
+            on e.model = s.model and e.layer = s.layers[1] and e.alpha = 1 and e.subset = 'filtered'
+            and not e.sinks_kept and e.sample_id is null
+        where len(s.layers) = 1
+        order by all
+        """,
+    )
+    found: list[dict[str, Any]] = []
+    for model, group in rows.groupby("model", sort=True):
+        curves = group.pivot(index="layer", columns="budget", values="simulated_length")
+        entropy = group.groupby("layer")["entropy"].first()
+        for place, budget in enumerate(curves):
+            others = [("budget", other, curves[other]) for other in curves.columns[place + 1 :]]
+            for against, other_budget, values in (*others, ("entropy", None, entropy)):
+                both = pd.DataFrame({"curve": curves[budget], "other": values}).dropna()
+                rho = rank_correlation(both["curve"].to_numpy(), both["other"].to_numpy(), plan.confidence)
+                row = {"model": model, "budget": budget, "against": against, "other_budget": other_budget}
+                row |= {"layers": len(both), "all_layers": len(both) == len(curves)}
+                found.append(row | _columns("rho", rho))
+    return pd.DataFrame(found).astype({"other_budget": "Int64"}) if found else pd.DataFrame()
+
+
 # ---------------------------------------------------------------- depth and speed
 
 

@@ -67,6 +67,8 @@ def _stability_title(model: str, rows: list[dict[str, Any]]) -> str:
     told = []
     for row in rows:
         shares = dict(stability(str(row["stability"])))
+        if not shares:
+            continue  # the screening's winner: no half-sample was screened
         least = min((shares.get(int(layer), 0.0) for layer in row["layers"]), default=1.0)
         told.append((least, _label(row)))
     least, label = min(told)

@@ -43,6 +43,8 @@ class Study:
     correlations: pd.DataFrame
     selected: pd.DataFrame
     sets: pd.DataFrame
+    screening: pd.DataFrame
+    curve_ranks: pd.DataFrame
     entropy: pd.DataFrame
     cka: pd.DataFrame
     turning: pd.DataFrame
@@ -135,6 +137,8 @@ def read_study(connection: Connection) -> Study:
         "correlations": "correlations order by all",
         "selected": "selected order by model, selector, k, seed",
         "sets": "sets order by model, layer_set",
+        "screening": "screening order by model, rung, simulated_length desc, candidate",
+        "curve_ranks": "curve_ranks order by all",
         "turning": "geometry_turning order by model, layer",
         "filter_effect": "geometry_filter_effect",
         "filter_sweep": "geometry_filter_sweep",
@@ -196,6 +200,7 @@ def build_study(
     write_estimate(connection, "category_estimates", estimates.estimate_categories(counts, plan))
     write_estimate(connection, "depth_estimates", estimates.estimate_depths(connection, plan))
     write_estimate(connection, "speed_estimates", estimates.estimate_speed(connection, plan))
+    write_estimate(connection, "curve_ranks", estimates.estimate_curve_ranks(connection, plan))
     _write_comparisons(connection, counts, tau, spec.statistics.reference, plan)
     create_views(connection)
 

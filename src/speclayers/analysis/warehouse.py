@@ -23,7 +23,7 @@ EXPORTS = (
     *("acceptance_summary", "comparisons", "category_estimates", "depth_estimates", "speed_estimates"),
     *("correlations", "layer_profile", "selected", "selector_agreement", "geometry_filter_effect"),
     *("geometry_filter_sweep", "geometry_filter_sets"),
-    *("runs", "heads", "costs", "provenance"),
+    *("screening", "curve_ranks", "runs", "heads", "costs", "provenance"),
 )
 """Tables and views that are also written as Parquet and CSV."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -87,6 +88,16 @@ class TrainingData:
     def response_tokens(self, index: int) -> int:
         """Return the slots of a sequence that count at the first TTT step."""
         return int(self._samples[index].counted[0].sum())
+
+    def part(self, chosen: Sequence[int]) -> TrainingData:
+        """Return some of the sequences as data of their own.
+
+        Args:
+            chosen: Indices below `len(self)`.
+        """
+        part = copy(self)
+        part._samples = [self._samples[index] for index in chosen]
+        return part
 
     def batch(self, chosen: Sequence[int]) -> Batch:
         """Read some sequences.
