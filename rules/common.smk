@@ -36,7 +36,7 @@ fetched = [name for name in study.models if name not in trained]
 
 wildcard_constraints:
     model="|".join(map(re.escape, study.models)),
-    head=r"[a-z0-9]+\.l\d\d+(-l\d\d+)*\.s\d+",
+    head=r"[a-z0-9]+\.l\d\d+(-l\d\d+)*\.s\d+(\.from-l\d\d+(-l\d\d+)*\.p\d+)?",
     layers=r"l\d\d+(-l\d\d+)*",
     split="|".join(SPLITS),
     temperature=r"\d+(\.\d+)?",

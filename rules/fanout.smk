@@ -17,6 +17,29 @@ def screened_heads_of(wildcards):
     return [head for head in heads if head not in selected]
 
 
+def moved_heads_of(wildcards):
+    """Heads that keep one set's weights on another set's layers, where the study asks for them."""
+    if study.transfer is None:
+        return []
+    chosen = read_json(Path(checkpoints.select_layers.get(**wildcards).output.heads))["heads"]
+    starts = [tuple(head["layers"]) for head in chosen if study.transfer.start in head["selectors"]]
+    ends = [tuple(head["layers"]) for head in chosen if set(study.transfer.to) & set(head["selectors"])]
+    return [
+        HeadName(layers=end, seed=seed, start=start, percent=percent)
+        for start in starts
+        for end in ends
+        if end != start
+        for seed in study.draft.seeds
+        for percent in study.transfer.percents
+    ]
+
+
+def start_of(wildcards):
+    """Weights of the head that a moved head starts from; none for a head trained from scratch."""
+    name = HeadName.parse(wildcards.head)
+    return layout.head(wildcards.model, name.origin(), "model.safetensors") if name.start else []
+
+
 def features_of(wildcards):
     """Files that hold a head's layers: what earlier passes of the target stored, and one pass for all the rest.
 
@@ -58,7 +81,7 @@ def speed_runs(heads):
     return [
         (head, temperature_name(temperature), nodes)
         for head in heads
-        if head.seed in study.speed.seeds
+        if head.seed in study.speed.seeds and not head.start  # moving a head changes no shape, so no time either
         for temperature in study.speed.temperatures
         for nodes in study.speed.nodes
     ]
@@ -96,7 +119,7 @@ def screening_of(wildcards):
 
 def summary_options(wildcards):
     """The same as options of the script, each naming what it is."""
-    heads = heads_of(wildcards) + screened_heads_of(wildcards)
+    heads = heads_of(wildcards) + screened_heads_of(wildcards) + moved_heads_of(wildcards)
     model = wildcards.model
     return [
         *(f"--screening {path}" for path in (screening_of(wildcards),) if path),

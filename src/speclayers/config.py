@@ -309,6 +309,20 @@ class ScreenConfig(Section):
     seed: Seed = Field(0, description="Seed of weights and order, the same for all candidates.")
 
 
+class TransferConfig(Section):
+    """Heads that keep their weights while their layers change."""
+
+    start: Name = Field("eagle3", description="Selector whose heads are moved.")
+    to: Annotated[list[Name], NoRepeats] = Field(
+        min_length=1, description="Selectors to whose layer sets they are moved, of as many layers."
+    )
+    percents: Annotated[list[Annotated[int, Field(ge=0, lt=100)]], NoRepeats] = Field(
+        default_factory=lambda: [0, 10],
+        min_length=1,
+        description="Per cent of a head's training that a moved head gets on its new layers; 0 leaves it untouched.",
+    )
+
+
 # ---------------------------------------------------------------- acceptance and speed
 
 
@@ -416,6 +430,9 @@ class Study(Section):
     screen: ScreenConfig | None = Field(
         None, description="Screening of many candidate layer sets by short trainings; none when not given."
     )
+    transfer: TransferConfig | None = Field(
+        None, description="Heads moved to other layers, to be measured beside those trained there; none when not given."
+    )
     acceptance: AcceptanceConfig = Field(default_factory=AcceptanceConfig, description="Acceptance runs.")
     speed: SpeedConfig = Field(default_factory=SpeedConfig, description="Timed runs.")
     statistics: StatisticsConfig = Field(default_factory=StatisticsConfig, description="Statistics of the report.")
@@ -458,6 +475,22 @@ class Study(Section):
                 source = self.models[model].source
                 if isinstance(source, TrainedSource) and layer > source.layers:
                     raise ValueError(f"screen.layers: {layer} does not exist; {model} has layers 0 to {source.layers}")
+        return self
+
+    @model_validator(mode="after")
+    def _heads_can_be_moved(self) -> Study:
+        if self.transfer is None:
+            return self
+        trained = {selector.name: selector for selector in self.selection.selectors if selector.train}
+        start = self.transfer.start
+        for key, name in (("start", start), *(("to", name) for name in self.transfer.to)):
+            if name not in trained:
+                raise ValueError(f"transfer.{key}: '{name}' is not among selection.selectors that are trained")
+            if len(trained[name].k) > 1 or trained[name].k != trained[start].k:
+                raise ValueError(
+                    f"transfer.{key}: '{name}' chooses {trained[name].k} layers, '{start}' {trained[start].k}; "
+                    "expected one and the same k, since a head moves to as many layers as it reads"
+                )
         return self
 
     @model_validator(mode="after")

@@ -64,7 +64,7 @@ _SWEEP = tuple(
 _HEAD = ("drafting/head.py",)
 _TRAINING = (
     *_HEAD,
-    *(f"drafting/{name}.py" for name in ("initialise", "vocabulary", "ttt", "training", "training_data")),
+    *(f"drafting/{name}.py" for name in ("initialise", "vocabulary", "ttt", "training", "training_data", "transfer")),
     *("drafting/checkpoints.py", "drafting/feature_store.py"),
 )
 _DRAFTING = (*_HEAD, "drafting/drafter.py", "drafting/tree.py", "drafting/eagle3.py")

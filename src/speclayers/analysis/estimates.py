@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 import pandas as pd
 
-from speclayers.analysis.drafters import REFERENCE_KIND
+from speclayers.analysis.drafters import MOVED_KIND, REFERENCE_KIND
 from speclayers.analysis.statistics import (
     Counts,
     Interval,
@@ -24,6 +24,7 @@ from speclayers.analysis.statistics import (
     verdict,
 )
 from speclayers.analysis.warehouse import Connection, query
+from speclayers.names import layers_name
 
 REFERENCE_K = 3
 """The reference selector's set with this many layers is what others are compared with."""
@@ -177,6 +178,23 @@ def _compare(sets: dict[str, Measured], reference: str, metric: Metric, plan: Re
     for row, adjusted in zip(rows, holm([row["p"] for row in rows]), strict=True):
         row |= {"p_holm": adjusted, "verdict": verdict(float(row["difference"]), adjusted, plan.confidence)}
     return rows
+
+
+def estimate_transfers(counts: pd.DataFrame, sets: pd.DataFrame, plan: Resampling) -> pd.DataFrame:
+    """Compare every moved head with the heads trained from scratch on its layers, at the same temperature and tree size.
+
+    Args:
+        counts: Rows of `question_counts`.
+        sets: Columns model, layer_set, kind and layers.
+        plan: Resamples, level and seed.
+    """
+    moved = sets[sets["kind"] == MOVED_KIND]
+    scratch = [layers_name([int(layer) for layer in layers]) for layers in moved["layers"]]
+    rows: list[dict[str, Any]] = []
+    for (model, reference), group in moved.assign(scratch=scratch).groupby(["model", "scratch"], sort=True):
+        of_model = counts[(counts["model"] == model) & counts["layer_set"].isin({reference, *group["layer_set"]})]
+        rows += estimate_differences(of_model, {str(model): str(reference)}, plan).to_dict("records")
+    return pd.DataFrame(rows)
 
 
 def estimate_correlations(tau: pd.DataFrame, sets: pd.DataFrame, plan: Resampling) -> pd.DataFrame:

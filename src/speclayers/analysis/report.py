@@ -22,6 +22,7 @@ from speclayers.analysis import (
     run_figures,
     screening_page,
     selection_figures,
+    transfer_page,
 )
 from speclayers.analysis.answer import Answer, answer, headline_comparisons
 from speclayers.analysis.figures import Figure
@@ -57,6 +58,7 @@ def sections(study: Study) -> list[Section]:
         ("layers", "The layers", layers_section),
         ("selections", "Which layers were chosen", selections_section),
         ("screening", "Screening by short trainings", _screening),
+        ("transfer", "Heads moved to other layers", _transfer),
         ("training", "Training of the heads", _training),
         ("time", "Time", _time),
         ("exactness", "Exactness", _exactness),
@@ -236,6 +238,11 @@ def _screening(study: Study) -> Iterator[Block]:
             yield Block("table", screening_page.race(study, model))
     if len(study.curve_ranks):
         yield Block("table", screening_page.ranks(study))
+
+
+def _transfer(study: Study) -> Iterator[Block]:
+    if len(study.moved):
+        yield Block("table", transfer_page.transfers(study))
 
 
 def _training(study: Study) -> Iterator[Block]:

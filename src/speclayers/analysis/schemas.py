@@ -129,6 +129,9 @@ DIFFERENCES = Table(
     ),
 )
 
+TRANSFERS = Table("transfers", DIFFERENCES.columns)
+"""Moved heads against those trained from scratch on their layers: `differences` with another reference."""
+
 CATEGORY_ESTIMATES = Table(
     "category_estimates",
     (
@@ -226,7 +229,7 @@ FACTS = Table(
 ESTIMATES = {
     table.name: table
     for table in (
-        *(TAU_ESTIMATES, DIFFERENCES, CATEGORY_ESTIMATES, DEPTH_ESTIMATES),
+        *(TAU_ESTIMATES, DIFFERENCES, TRANSFERS, CATEGORY_ESTIMATES, DEPTH_ESTIMATES),
         *(SPEED_ESTIMATES, CORRELATIONS, CURVE_RANKS, JOBS, TARGETS, FACTS),
     )
 }
