@@ -151,6 +151,11 @@ def gpus_of_teacher(wildcards):
     return 0 if study.models[teacher_of(wildcards.model)].device == "cpu" else 1
 
 
+def python_of(processes):
+    """The command that starts a script in so many processes on one machine."""
+    return "python" if processes == 1 else f"python -m torch.distributed.run --standalone --nproc-per-node {processes}"
+
+
 def whole_machine(wildcards):
     """Every core that this run has, so that nothing else disturbs a timed job."""
     return workflow.cores or 8

@@ -44,18 +44,20 @@ rule train_draft:
     priority: PRIORITY["train_draft"]
     conda:
         "../envs/model.yaml"
+    threads: study.draft.processes
     resources:
-        mem_mb=lambda wildcards, attempt: 6000 * attempt,
+        mem_mb=lambda wildcards, attempt: 6000 * study.draft.processes * attempt,
         runtime=lambda wildcards, attempt: 720 * attempt,
-        gpu=gpus,
+        gpu=lambda wildcards: study.draft.processes * gpus(wildcards),
     params:
+        launch=python_of(study.draft.processes),
         spec=spec_of("train_draft"),
         identity=identity_of("train_draft"),
         target=folder_of("target"),
         start=lambda wildcards, input: f"--start {input.start}" if input.start else "",
         work=lambda wildcards: layout.work(wildcards.model, wildcards.head),
     shell:
-        "python scripts/train_draft.py --spec {params.spec:q} --model {wildcards.model}"
+        "{params.launch} scripts/train_draft.py --spec {params.spec:q} --model {wildcards.model}"
         " --fingerprint {params.identity} --threads {threads} --target {params.target}"
         " --corpus {input.corpus} --features {input.features} --head {wildcards.head} {params.start}"
         " --work {params.work} --output {output.head} --config {output.config}"

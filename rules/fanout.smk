@@ -45,7 +45,10 @@ def features_of(wildcards):
 
     A layer that a later selection adds gets a pass of its own, so that heads trained before keep their inputs.
     (An `ancient` input would not do: Snakemake 9.27 never looks at the jobs behind one that runs again.)
+    Where training runs the target itself, nothing is stored.
     """
+    if study.draft.features == "online":
+        return []
     wanted = set(HeadName.parse(wildcards.head).layers)
     folder = Path(layout.features(wildcards.model, "any")).parent
     passes = {path.stem: layers_of(path.stem) for path in sorted(folder.glob("l*.json"))}

@@ -1,4 +1,4 @@
-"""Train one draft head on stored features."""
+"""Train one draft head, on stored features or on those that the target makes meanwhile."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from pathlib import Path
 import torch
 
 from speclayers.command import origin, parser, run
-from speclayers.drafting.feature_store import FeatureStore
+from speclayers.drafting.feature_store import FeatureSource, FeatureStore
+from speclayers.drafting.features import OnlineFeatures
 from speclayers.drafting.head import CONFIG_FILE, WEIGHTS_FILE, save_head
+from speclayers.drafting.processes import joined_processes, shared_work
 from speclayers.drafting.training import train
 from speclayers.drafting.transfer import record_start, share_of, start_weights
 from speclayers.errors import UserError
 from speclayers.names import HeadName
 from speclayers.specs import TrainSpec, read_spec
 from speclayers.tables import CORPUS, TRAINING, read_table, write_table
-from speclayers.targets.staging import resumable_folder
 from speclayers.targets.target import load_target
 
 
@@ -24,7 +25,7 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--target", type=Path, required=True, help="folder of the fetched model")
     arguments.add_argument("--corpus", type=Path, required=True, help="training responses")
-    arguments.add_argument("--features", type=Path, nargs="+", required=True, help="manifests of the passes it reads")
+    arguments.add_argument("--features", type=Path, nargs="*", default=[], help="manifests of the passes it reads")
     arguments.add_argument("--head", required=True, help="name of the head, such as eagle3.l02-l15-l27.s0")
     arguments.add_argument("--start", type=Path, help="weights of the head that a moved head starts from")
     arguments.add_argument("--output", type=Path, required=True, help="the head's model.safetensors")
@@ -32,7 +33,6 @@ def main() -> None:
     arguments.add_argument("--training", type=Path, required=True, help="training table")
     arguments.add_argument("--work", type=Path, required=True, help="folder of this head's checkpoints")
     args = arguments.parse_args()
-    torch.set_num_threads(args.threads)
     folder = args.output.parent
     if (args.output, args.config) != (folder / WEIGHTS_FILE, folder / CONFIG_FILE):
         raise UserError(f"--output, --config: expected {WEIGHTS_FILE} and {CONFIG_FILE} in one folder")
@@ -40,15 +40,21 @@ def main() -> None:
     if bool(name.start) != bool(args.start):
         raise UserError(f"--start: {name} {'needs the head that it' if name.start else 'has none that it'} starts from")
     spec = read_spec(TrainSpec, args.spec)
-    target = load_target(args.target, args.model, spec.runtime)
-    start = start_weights(args.start.parent, name, target) if args.start else None
-    corpus, store = read_table(args.corpus, CORPUS), FeatureStore(args.features)
-    with resumable_folder(args.work, args.fingerprint) as checkpoints:
+    with joined_processes(spec.runtime.device) as processes:
+        torch.set_num_threads(max(args.threads // processes.count, 1))
+        target = load_target(args.target, args.model, spec.runtime)
+        corpus = read_table(args.corpus, CORPUS)
+        start = start_weights(args.start.parent, name, target) if args.start else None
         draft = share_of(spec.draft, name)
-        trained = train(name, target, corpus, store, draft, args.fingerprint, checkpoints, start)
-        record_start(trained.head, name)
-        write_table(args.training, TRAINING, trained.table, origin(args))
-        save_head(folder, trained.head)
+        source: FeatureSource = (
+            OnlineFeatures(target, corpus) if draft.features == "online" else FeatureStore(args.features)
+        )
+        with shared_work(processes, args.work, args.fingerprint) as checkpoints:
+            trained = train(name, target, corpus, source, draft, args.fingerprint, checkpoints, start, processes)
+            if processes.main:
+                record_start(trained.head, name)
+                write_table(args.training, TRAINING, trained.table, origin(args))
+                save_head(folder, trained.head)
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ class View(NamedTuple):
 
 
 OF_SET = {
-    "kind": "Kind of drafter, such as eagle3.",
+    "kind": "Kind of drafter, such as eagle3; moved for a head that kept another set's weights.",
     "layers": "Target layers that it reads, sorted; null when it reads none.",
     "k": "Number of those layers.",
     "selectors": "Selectors that chose the set, joined by commas; empty when none did.",

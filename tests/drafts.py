@@ -11,11 +11,14 @@ from speclayers.drafting.feature_store import FeatureStore
 from speclayers.drafting.features import extract
 from speclayers.drafting.head import Eagle3Head
 from speclayers.drafting.initialise import head_config, new_head
+from speclayers.drafting.training import TrainedHead, Trainer, new_trainer
 from speclayers.drafting.vocabulary import DraftVocabulary
+from speclayers.names import HeadName
 from speclayers.tables import Origin
 from speclayers.targets.target import Target
 
 ORIGIN = Origin(model="tiny", fingerprint="f00d")
+SETTINGS = {"vocabulary": 64, "ttt_steps": 3, "steps": 12, "warmup_steps": 2, "checkpoint_every": 4, "held_out": 0.0}
 
 
 def make_corpus(sequences: int, prompt: int = 6, response: int = 12, seed: int = 0, vocabulary: int = 256):
@@ -45,3 +48,25 @@ def make_head(
     draft = DraftConfig(**settings)
     config = head_config(target, draft, layers, seed, "fingerprint", vocabulary)
     return new_head(config, vocabulary, target, draft.initialise)
+
+
+def trainer_of(setting, checkpoints: Path, name: str = "eagle3.l01-l03-l05.s0", start=None, **settings) -> Trainer:
+    """Return a trainer of a target, corpus and source of features, with SETTINGS but for those given."""
+    checkpoints.mkdir(exist_ok=True)
+    draft = DraftConfig(**{**SETTINGS, **settings})
+    return new_trainer(HeadName.parse(name), *setting, draft, "fingerprint", checkpoints, start)
+
+
+def run(setting, checkpoints: Path, name: str = "eagle3.l01-l03-l05.s0", **settings) -> TrainedHead:
+    trainer = trainer_of(setting, checkpoints, name, **settings)
+    trainer.run()
+    return TrainedHead(trainer.head, trainer.table())
+
+
+def weights(head: Eagle3Head) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in head.state_dict().items()}
+
+
+def assert_equal(first: TrainedHead, second: TrainedHead) -> None:
+    torch.testing.assert_close(weights(first.head), weights(second.head), rtol=0, atol=0)
+    assert first.table.equals(second.table)

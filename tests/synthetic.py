@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,6 +42,7 @@ class MadeUpModel:
         different_turns: Turns at T=0 whose ids differ from plain decoding's.
         pinned: Sets of the selector `pinned`, chosen and not trained.
         dtype: Precision of the forward passes.
+        moved: Selector whose heads are moved, selector whose layers they get, per cent of training that follows.
         screened: Whether its layers were screened; alone, deeper layers draft better, so the last one wins.
         whole_curve: Whether that trained the single layers to every budget.
     """
@@ -64,6 +65,7 @@ class MadeUpModel:
     different_turns: int = 0
     pinned: Sequence[Sequence[int]] = ()
     dtype: str = "float32"
+    moved: Sequence[tuple[str, str, int]] = ()
     screened: bool = False
     whole_curve: bool = True
 
@@ -87,17 +89,15 @@ def write_model(root: Path, made_up: MadeUpModel) -> ModelResults:
     if made_up.questions:
         for temperature in made_up.temperatures:
             baselines[temperature] = _write_baseline(where, made_up, temperature)
-        for selector, layers in made_up.sets.items():
-            for seed in made_up.train_seeds:
-                head = str(HeadName(layers=tuple(layers), seed=seed))
-                probability = made_up.effects.get(selector, 0.6) + rng.normal(0, made_up.seed_spread)
-                heads[head] = _write_head(where, made_up, head, layers, seed, rng)
-                for temperature in made_up.temperatures:
-                    for nodes in made_up.nodes:
-                        run = Run(head, temperature, nodes)
-                        acceptance[run] = _write_acceptance(where, made_up, run, probability, rng)
-                        if temperature == 0 and seed == made_up.train_seeds[0]:
-                            speed[run] = _write_speed(where, made_up, run, rng)
+        for name, probability in _named_heads(made_up, rng):
+            head = str(name)
+            heads[head] = _write_head(where, made_up, head, name.layers, name.seed, rng)
+            for temperature in made_up.temperatures:
+                for nodes in made_up.nodes:
+                    run = Run(head, temperature, nodes)
+                    acceptance[run] = _write_acceptance(where, made_up, run, probability, rng)
+                    if temperature == 0 and name.seed == made_up.train_seeds[0] and not name.start:
+                        speed[run] = _write_speed(where, made_up, run, rng)
     return ModelResults(
         model=made_up.name,
         dtype=made_up.dtype,
@@ -110,6 +110,19 @@ def write_model(root: Path, made_up: MadeUpModel) -> ModelResults:
         speed=speed,
         screening=_write_screening(where, made_up) if made_up.screened else None,
     )
+
+
+def _named_heads(made_up: MadeUpModel, rng: np.random.Generator) -> Iterator[tuple[HeadName, float]]:
+    """Yield every head with its probability of acceptance; one that was moved loses 0.4 and regains it with training."""
+    for selector, layers in made_up.sets.items():
+        for seed in made_up.train_seeds:
+            name = HeadName(layers=tuple(layers), seed=seed)
+            yield name, made_up.effects.get(selector, 0.6) + rng.normal(0, made_up.seed_spread)
+    for start, end, percent in made_up.moved:
+        for seed in made_up.train_seeds:
+            layers = tuple(made_up.sets[end]), tuple(made_up.sets[start])
+            name = HeadName(layers=layers[0], seed=seed, start=layers[1], percent=percent)
+            yield name, made_up.effects.get(end, 0.6) - 0.4 * (1 - percent / 50)
 
 
 def write_study(root: Path, *models: MadeUpModel, resamples: int = 500, benchmarks: bool = True) -> dict[str, object]:
@@ -315,8 +328,13 @@ def _write_head(
     for step in range(1, 101):
         accuracies = [0.45 * (1 - np.exp(-step / 30)) * 0.85**j + rng.normal(0, 0.01) for j in range(3)]
         length = 1 + float(np.cumprod(accuracies).sum())
+        loss = 9 * np.exp(-step / 40) + 3
         for j, accuracy in enumerate(accuracies):
-            rows.append((step, step / 50, j, 9 * np.exp(-step / 40) + 3 + 0.3 * j, accuracy, accuracy, length, 150))
+            rows.append((step, step / 50, "train", j, loss + 0.3 * j, accuracy, accuracy, length, 150))
+        if step % 50 == 0:
+            for j, accuracy in enumerate(accuracies):
+                held_out = (loss + 0.5 + 0.3 * j, 0.8 * accuracy, 0.8 * accuracy, 0.9 * length, 150)
+                rows.append((step, step / 50, "held_out", j, *held_out))
     frame = pd.DataFrame(rows, columns=[column.name for column in tables.TRAINING.columns])
     write_table(path, tables.TRAINING, frame, origin(made_up.name))
     config = {"layers": list(layers), "seed": seed, "draft_vocabulary": 128, "coverage": 0.93}

@@ -270,7 +270,30 @@ class DraftConfig(Section):
     tokens: int | None = Field(
         None, ge=1, description="Response tokens that training sees, repeats counted, in place of `steps`."
     )
-    sequences_per_step: int = Field(2, ge=1, description="Sequences in one optimiser step.")
+    sequences_per_step: int = Field(2, ge=1, description="Sequences in one optimiser step, of all processes together.")
+    sequences_per_pass: int | None = Field(
+        None,
+        ge=1,
+        description="Sequences in one forward pass of a process; a step's gradients add up. All of them if not given.",
+    )
+    held_out: float = Field(
+        0.05, ge=0, lt=1, description="Share of the training responses that is never trained on, only evaluated."
+    )
+    evaluate_every: int = Field(
+        100, ge=1, description="Steps between evaluations on the held-out responses; the last step is one anyway."
+    )
+    features: Literal["cached", "online"] = Field(
+        "cached",
+        description="Whether the target's states are stored once for all heads, or made anew inside each training.",
+    )
+    precision: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto",
+        description="Precision of the head's passes; weights stay float32. auto: bfloat16 on GPUs, else float32.",
+    )
+    activation_checkpointing: bool = Field(
+        False, description="Compute attention and logits again in the backward pass, to save memory."
+    )
+    processes: int = Field(1, ge=1, description="Processes that train one head together, on a GPU each if on GPUs.")
     learning_rate: float = Field(2e-3, gt=0, description="Peak learning rate of the decoder layer and fc.")
     lm_head_learning_rate: float = Field(1e-3, gt=0, description="Peak learning rate of the LM head.")
     warmup_steps: int = Field(30, ge=0, description="Steps of linear warm-up before the cosine.")
@@ -278,6 +301,14 @@ class DraftConfig(Section):
     gradient_clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
     seeds: Seeds = Field(default_factory=lambda: [0], description="One replica is trained per seed.")
     checkpoint_every: int = Field(50, ge=1, description="Steps between checkpoints.")
+
+    @model_validator(mode="after")
+    def _every_process_has_work(self) -> DraftConfig:
+        if self.processes > self.sequences_per_step:
+            raise ValueError(
+                f"sequences_per_step: {self.sequences_per_step} cannot be shared by {self.processes} processes"
+            )
+        return self
 
 
 class ScreenConfig(Section):
@@ -294,7 +325,7 @@ class ScreenConfig(Section):
         None, description="Single layers that are candidates beside the selectors' sets; 1 to N when not given."
     )
     held_out: int = Field(
-        64, ge=2, description="Training responses, the first ones, that candidates are judged on and never learn from."
+        64, ge=2, description="Most of the responses held out by draft.held_out, the first ones, that judge candidates."
     )
     whole_curve: bool = Field(
         False,
@@ -504,6 +535,12 @@ class Study(Section):
         _within("speed.temperatures", self.speed.temperatures, "acceptance.temperatures", acceptance.temperatures)
         _within("speed.nodes", self.speed.nodes, "acceptance.nodes", acceptance.nodes)
         _within("speed.seeds", self.speed.seeds, "draft.seeds", self.draft.seeds)
+        spread = [name for name in self.study.models if self.models[name].device == "auto"]
+        if self.draft.processes > 1 and spread:
+            raise ValueError(
+                f"draft.processes: {self.draft.processes} processes need a GPU each, but models.{spread[0]}.device is "
+                "'auto', which spreads one model over all GPUs; expected 'cuda' there, or 1 process"
+            )
         if acceptance.replicas is not None:
             where = "acceptance.replicas"
             _within(

@@ -65,7 +65,8 @@ _HEAD = ("drafting/head.py",)
 _TRAINING = (
     *_HEAD,
     *(f"drafting/{name}.py" for name in ("initialise", "vocabulary", "ttt", "training", "training_data", "transfer")),
-    *("drafting/checkpoints.py", "drafting/feature_store.py"),
+    *(f"drafting/{name}.py" for name in ("checkpoints", "feature_store", "features")),
+    *(f"drafting/{name}.py" for name in ("processes", "step_sums", "training_log")),
 )
 _DRAFTING = (*_HEAD, "drafting/drafter.py", "drafting/tree.py", "drafting/eagle3.py")
 _ANALYSIS = ("analysis/", "decoding/exactness.py")
@@ -85,7 +86,7 @@ STAGES = {
     "screen_layers": Stage(
         (
             *_TRAINING,
-            *(f"drafting/{name}.py" for name in ("features", "halving", "screening")),
+            *(f"drafting/{name}.py" for name in ("halving", "screening")),
             "geometry/jackknife.py",
         ),
         ("build_corpus.training", "select_layers"),

@@ -229,7 +229,8 @@ def screen(study: Study, model: str) -> ScreenSpec:
     if study.screen is None:
         raise UserError("screen: is not in the config, so that nothing is screened")
     whole = DraftConfig()
-    draft = study.draft.model_copy(update={"seeds": whole.seeds, "steps": whole.steps, "tokens": whole.tokens})
+    unused = ("seeds", "steps", "tokens", "evaluate_every", "features", "processes")
+    draft = study.draft.model_copy(update={key: getattr(whole, key) for key in unused})
     own = {key: getattr(study.screen, key) for key in ("sequences_per_step", "warmup_steps")}
     draft = draft.model_copy(update={key: value for key, value in own.items() if value is not None})
     return ScreenSpec(runtime=study.models[model].runtime(), draft=draft, screen=study.screen)

@@ -100,18 +100,8 @@ ENTROPY = Table(
         Column("sample_id", _str, "", "Prompt; null when pooled over prompts."),
         Column("n_tokens", _i64, "tokens", "Rows of the Gram matrix."),
         Column("entropy", _f64, "nats", "Matrix entropy."),
-        Column(
-            "ci_low",
-            _f64,
-            "nats",
-            "Lower 95 % limit by the block jackknife; null for one prompt, and where sinks are kept.",
-        ),
-        Column(
-            "ci_high",
-            _f64,
-            "nats",
-            "Upper 95 % limit by the block jackknife; null for one prompt, and where sinks are kept.",
-        ),
+        Column("ci_low", _f64, "nats", "Lower 95 % limit, block jackknife; null for one prompt, and with sinks kept."),
+        Column("ci_high", _f64, "nats", "Upper 95 % limit, block jackknife; null for one prompt, and with sinks kept."),
         Column("effective_rank", _f64, "", "Exp of the entropy of the singular values, whatever alpha; pooled only."),
     ),
 )
@@ -259,12 +249,15 @@ SCREENING = Table(
         Column("kept", _bool, "", "Whether it goes on to the next rung; in the last one, whether it wins."),
     ),
 )
+TRAIN, HELD_OUT = "train", "held_out"
+"""Values of `split` in the training table."""
 
 TRAINING = Table(
     "heads/training",
     (
         Column("step", _i32, "", "Optimiser step, from 1."),
         Column("epoch", _f64, "", "Passes over the training responses."),
+        Column("split", _str, "", "train: the step's own batch; held_out: responses that are never trained on."),
         Column("ttt_step", _i32, "", "Step of training-time test, from 0."),
         Column("loss", _f64, "nats", "Soft cross-entropy against the target's distribution."),
         Column("accuracy", _f64, "", "Share of slots whose best draft token is the target's."),

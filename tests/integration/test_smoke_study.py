@@ -132,7 +132,6 @@ SCREEN = """
 screen:
   budget: 60
   keep: 0.3
-  held_out: 6
 """
 
 
@@ -178,6 +177,36 @@ def test_a_screening_added_later_runs_itself_and_its_winner_only(copy_of_finishe
         assert connection.sql(singles).fetchall() == [(6,)]
     assert 'id="screening"' in path(copy_of_finished, LAYOUT.report).read_text()
     assert "Nothing to be done" in (again := copy_of_finished.smoke()).stdout + again.stderr
+
+
+TRANSFER = """
+transfer:
+  to: [pinned]
+"""
+
+
+def with_transfer(space):
+    study = space.folder / "studies/smoke.yaml"
+    added = "{name: pinned, k: [3], options: {sets: [[1, 4, 6]]}}"
+    text = study.read_text().replace("{name: eagle2, k: [1], train: false}", added)
+    study.write_text(text + TRANSFER)
+
+
+def test_moved_heads_are_trained_and_measured_where_configured(copy_of_finished):
+    before = {p: p.stat().st_mtime_ns for p in path(copy_of_finished, LAYOUT.model(MODEL)).rglob("heads/*/*")}
+    with_transfer(copy_of_finished)
+    done = copy_of_finished.smoke("acceptance")
+    assert done.returncode == 0, done.stderr
+    assert {p: p.stat().st_mtime_ns for p in before} == before
+    ran = executed(done)
+    assert (ran.count("train_draft"), ran.count("measure_acceptance"), ran.count("measure_speed")) == (3, 6, 1)
+    moved = [name for name in heads(copy_of_finished) if ".from-" in name]
+    assert [name.rsplit(".", 1)[1] for name in moved] == ["p0", "p10"]
+    config = json.loads(path(copy_of_finished, LAYOUT.head(MODEL, moved[0], "config.json")).read_text())
+    assert config["layers"] == [1, 4, 6]
+    assert config["started_from"] in heads(copy_of_finished)
+    summary = pd.read_parquet(path(copy_of_finished, LAYOUT.summary(MODEL, "runs")))
+    assert set(summary[summary["kind"] == "moved"]["drafter"]) == set(moved)
 
 
 def job(space, rule, output):

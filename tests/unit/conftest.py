@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from speclayers.targets.target import Target
+from tests.drafts import make_corpus, make_store
 from tests.models import make_target
 
 
@@ -24,3 +25,10 @@ def tiny_target(tmp_path: Path) -> Callable[..., Target]:
         return make_target(tmp_path, architecture, **settings)
 
     return make
+
+
+@pytest.fixture
+def setting(tiny_target: Callable[..., Target], tmp_path: Path) -> tuple[Any, ...]:
+    """Return a target, a training corpus and a store of its layers 1, 3, 5, 6."""
+    target, corpus = tiny_target(), make_corpus(6)
+    return target, corpus, make_store(tmp_path, target, corpus, [1, 3, 5])

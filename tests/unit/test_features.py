@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from speclayers.config import Runtime
 from speclayers.drafting import features
 from speclayers.drafting.feature_store import FeatureStore
-from speclayers.drafting.features import extract
+from speclayers.drafting.features import OnlineFeatures, extract
 from speclayers.errors import UserError
 from speclayers.tables import Origin
 from speclayers.targets.capture import capture_states
@@ -160,9 +160,11 @@ def test_store_that_does_not_fit_is_refused(tiny_target, tmp_path):
     target, corpus = tiny_target(), make_corpus(4)
     store = make_store(tmp_path, target, corpus, [2])
     with pytest.raises(UserError, match="features of 4 other sequences than the corpus's 3"):
-        store.check_corpus(corpus.iloc[:3])
+        store.check(target, corpus.iloc[:3], [2])
     with pytest.raises(UserError, match="holds no layer 4"):
         store.states(4, 0)
+    with pytest.raises(UserError, match=r"holds features of llama-0 \(\w{12}\), not of llama-1 \(\w{12}\)"):
+        store.check(tiny_target(seed=1), corpus, [2])
     manifest = tmp_path / "features" / "manifest.json"
     manifest.write_text(manifest.read_text().replace(store.manifest.key, "0" * 16))
     with pytest.raises(UserError, match=r"l02\.safetensors: belongs to other features"):
@@ -175,3 +177,26 @@ def test_store_that_does_not_fit_is_refused(tiny_target, tmp_path):
 def test_empty_corpus_is_refused(tiny_target, tmp_path):
     with pytest.raises(UserError, match="training corpus: holds no sequence"):
         extract(tiny_target(), make_corpus(0), [1], tmp_path / "f" / "l01.json", tmp_path / "w", ORIGIN)
+
+
+def test_tokens_that_the_model_does_not_know_are_refused(tiny_target, tmp_path):
+    corpus = make_corpus(3, vocabulary=300)
+    message = r"sample s\d holds token \d{3}, but llama-0 has 256 tokens; expected a tokenizer that fits the model"
+    with pytest.raises(UserError, match=message):
+        extract(tiny_target(), corpus, [1], tmp_path / "f" / "l01.json", tmp_path / "w", ORIGIN)
+    with pytest.raises(UserError, match=message):
+        OnlineFeatures(tiny_target(), corpus)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma2", "gpt2"])
+def test_online_features_are_those_of_the_store(tiny_target, tmp_path, architecture):
+    target, corpus = tiny_target(architecture), make_corpus(9)
+    store, online = make_store(tmp_path, target, corpus, [1, 4]), OnlineFeatures(target, corpus)
+    wanted = [(7, 5), (0, 3), (8, 9), (3, 6)]
+    for made, stored in zip(online.read(wanted, [1, 4]), store.read(wanted, [1, 4]), strict=True):
+        torch.testing.assert_close(made.states, stored.states, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(made.last.states, stored.last.states, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(made.last.logsumexp, stored.last.logsumexp, rtol=1e-5, atol=1e-5, equal_nan=True)
+        assert torch.equal(made.last.best, stored.last.best)
+    with pytest.raises(UserError, match="the training is of another model or corpus"):
+        online.check(target, corpus.iloc[:8], [1])

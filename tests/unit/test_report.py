@@ -196,6 +196,22 @@ def test_a_curve_of_those_kept_says_so(tmp_path):
     assert "Larger budgets show only the layers that were kept" in figure.caption
 
 
+def test_moved_heads_have_a_table(tmp_path, page):
+    assert 'id="transfer"' not in page
+    made_up = MadeUpModel(
+        "moving", questions=30, temperatures=(0.0,), moved=(("eagle3", "elsi", 10), ("eagle3", "elsi", 0))
+    )
+    (table,) = [b.content for s in sections(build(tmp_path, made_up)) for b in s.blocks if s.name == "transfer"]
+    assert [(row[1], row[2]) for row in table.rows] == [
+        ("{2, 6, 9}", "start, on its own layers"),
+        ("{4, 8, 11}", "from scratch"),
+        ("{4, 8, 11}", "from {2, 6, 9}, untouched"),
+        ("{4, 8, 11}", "from {2, 6, 9}, trained on for 10 %"),
+    ]
+    assert table.rows[2][-1] == "lower"
+    assert table.rows[2][6].startswith("−")
+
+
 def test_geometry_alone_says_that_nothing_was_measured(tmp_path):
     study = build(tmp_path, MadeUpModel("bare", questions=0))
     page, drawn = rendered(study)

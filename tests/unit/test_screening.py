@@ -28,6 +28,7 @@ from speclayers.drafting.screening import (
 )
 from speclayers.drafting.training import Trainer
 from speclayers.drafting.training_data import TrainingData, sequence_order
+from speclayers.drafting.ttt import ttt_loss
 from speclayers.errors import UserError
 from speclayers.specs import ScreenSpec
 from speclayers.tables import CORPUS, SCREENING, SELECTIONS, read_table, write_table
@@ -35,6 +36,8 @@ from tests.drafts import ORIGIN, make_corpus, make_head, make_store
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 DRAFT = {"vocabulary": 64, "ttt_steps": 3, "warmup_steps": 2, "checkpoint_every": 2}
+HELD_OUT = [5, 7, 8]
+"""Of the twelve samples of the corpus, by the hash of their ids."""
 
 
 def selections(**sets):
@@ -45,9 +48,9 @@ def selections(**sets):
     return pd.DataFrame(rows).assign(score=1.0, runner_up="[]", stability="{}", reason="")
 
 
-def spec_of(**settings):
-    settings = {"budget": 40, "held_out": 3, **settings}
-    return ScreenSpec(runtime=Runtime(), draft=DraftConfig(**DRAFT), screen=ScreenConfig(**settings))
+def spec_of(share=0.25, **settings):
+    draft = DraftConfig(**DRAFT, held_out=share)
+    return ScreenSpec(runtime=Runtime(), draft=draft, screen=ScreenConfig(**{"budget": 40, **settings}))
 
 
 # ---------------------------------------------------------------- the books
@@ -157,29 +160,35 @@ def test_a_step_that_no_slot_reaches_ends_the_length():
     assert value == 1.5
 
 
-def test_counts_are_those_of_the_whole_batch(tiny_target, tmp_path):
+def test_correct_tokens_are_counted_by_sample(tiny_target, tmp_path):
     target, corpus = tiny_target(), make_corpus(4)
-    data = TrainingData(
-        target, corpus, make_store(tmp_path, target, corpus, [1, 3, 5]), [1, 3, 5], torch.arange(0, 256, 2), 3
-    )
+    corpus["sample_id"] = ["a", "b", "a", "c"]
+    store = make_store(tmp_path, target, corpus, [1, 3, 5])
+    data = TrainingData(target, corpus, store, [1, 3, 5], torch.arange(0, 256, 2), 3)
     head = make_head(target)
     correct, slots = count_correct(head, data)
-    assert correct.shape == slots.shape == (4, 3)
-    assert slots[:, 0].tolist() == [data.response_tokens(index) for index in range(4)]
-    part = data.part([2, 0])
-    assert part.batch([0, 1]).sample_ids == ["s2", "s0"]
-    assert np.array_equal(count_correct(head, part)[0], correct[[2, 0]])
+    lengths = [data.response_tokens(index) for index in range(4)]
+    assert slots[:, 0].tolist() == [lengths[0] + lengths[2], lengths[1], lengths[3]]
+    batch = data.batch(data.read(range(4)))
+    _, metrics = ttt_loss(head, batch.sequences, batch.targets, 1.0)
+    assert correct.sum(axis=0).tolist() == pytest.approx([m.accuracy * m.slots for m in metrics])
+    assert slots.sum(axis=0).tolist() == [m.slots for m in metrics]
 
 
-def test_the_first_responses_judge_and_as_many_follow_as_the_budget_asks(tiny_target):
-    target, corpus = tiny_target(), make_corpus(9)
+def test_held_out_responses_judge_and_as_many_others_follow_as_the_budget_asks(tiny_target):
+    target, corpus = tiny_target(), make_corpus(12)
     corpus.at[1, "input_ids"] = corpus["input_ids"][1][: corpus["response_start"][1]]  # no response at all
-    material = choose_responses(target, corpus, spec_of(held_out=2, budget=30), 30)
     tokens = [len(ids) - start for ids, start in zip(corpus["input_ids"], corpus["response_start"], strict=True)]
-    assert tokens == [12, 0, 12, 13, 12, 13, 12, 13, 12]
-    assert list(material.corpus["sample_id"]) == ["s0", "s2", "s3", "s4", "s5"]  # 13 + 12 + 13 tokens reach 30
-    assert material.held_out == 2
-    assert len(choose_responses(target, corpus, spec_of(held_out=2, budget=30), 10_000).corpus) == 8
+    assert tokens[:7] == [12, 0, 12, 13, 12, 13, 12]
+
+    def chosen(budget, **settings):
+        found = choose_responses(target, corpus, spec_of(budget=30, **settings), budget)["sample_id"]
+        return [int(name[1:]) for name in found]
+
+    assert chosen(30) == [0, 2, 3, *HELD_OUT]  # 12 + 12 + 13 tokens reach 30
+    assert chosen(37, held_out=2) == [0, 2, 3, 5, 7]
+    assert chosen(38, held_out=2) == [0, 2, 3, 4, 5, 7]
+    assert chosen(10_000) == [0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
 
 
 # ---------------------------------------------------------------- the race for real
@@ -208,7 +217,7 @@ def test_budgets_are_spent_to_the_token_and_the_table_is_whole(setting, tmp_path
     lengths = [
         len(ids) - start for ids, start in zip(setting[1]["input_ids"], setting[1]["response_start"], strict=True)
     ]
-    learnt = lengths[3:]
+    learnt = [length for place, length in enumerate(lengths) if place not in HELD_OUT]
     for budget, group in table.groupby("budget"):
         order, seen = sequence_order(len(learnt), seed=0), 0
         while seen < budget:
@@ -229,8 +238,8 @@ def test_a_candidate_goes_on_as_if_it_had_never_paused(setting, tmp_path, monkey
     whole = []
 
     class Unpaused(Trainer):
-        def __init__(self, head, data, draft, checkpoints, key):
-            super().__init__(head, data, draft, tmp_path / "nowhere" / str(len(whole)), key)
+        def __init__(self, head, data, held_out, draft, checkpoints, key):
+            super().__init__(head, data, held_out, draft, tmp_path / "nowhere" / str(len(whole)), key)
             whole.append(self.step)
 
     monkeypatch.setattr("speclayers.drafting.screening.Trainer", Unpaused)
@@ -276,12 +285,12 @@ def test_held_out_responses_are_never_learnt_from(setting, tmp_path, monkeypatch
     class Watched(Trainer):
         def __init__(self, head, data, *rest):
             super().__init__(head, data, *rest)
-            learnt.update(data.batch(range(len(data))).sample_ids)
+            learnt.update(reading.sample.sample_id for reading in data.read(range(len(data))))
 
     monkeypatch.setattr("speclayers.drafting.screening.Trainer", Watched)
     screened(setting, tmp_path / "work")
     assert learnt
-    assert not learnt & {"s0", "s1", "s2"}
+    assert not learnt & {f"s{number}" for number in HELD_OUT}
 
 
 def test_the_whole_curve_reaches_every_budget(setting, tmp_path):
@@ -300,7 +309,10 @@ def test_the_whole_curve_reaches_every_budget(setting, tmp_path):
     ("settings", "told"),
     [
         ({"budget": 20}, r"screen\.budget: 20 tokens are fewer than the 2[456] of the first step"),
-        ({"held_out": 11}, r"screen\.held_out: 11 of the 12 training responses leave 1 to learn from"),
+        (
+            {"share": 0.0},
+            r"draft\.held_out: 0\.0 holds out 0 of 12 training responses; screening judges on two or more",
+        ),
         ({"layers": [9]}, r"screen\.layers: layer 9 does not exist; the model has layers 0 to 6"),
     ],
 )

@@ -1,10 +1,6 @@
 import json
-import multiprocessing
-import os
 import runpy
-import signal
 import sys
-import time
 from itertools import islice
 from pathlib import Path
 
@@ -13,41 +9,17 @@ import torch
 from safetensors.torch import load_file
 
 from speclayers.config import DraftConfig, Runtime
-from speclayers.drafting.checkpoints import Progress, restore_checkpoint, save_checkpoint
 from speclayers.drafting.head import load_head, save_head
-from speclayers.drafting.training import TrainedHead, learning_rate_factor, new_trainer, simulated_length, train
+from speclayers.drafting.training import TrainedHead, learning_rate_factor
 from speclayers.drafting.training_data import TrainingData, sequence_order
+from speclayers.drafting.training_log import simulated_length
 from speclayers.errors import UserError
 from speclayers.files import read_json
-from speclayers.names import HeadName
 from speclayers.specs import FeaturesSpec, TrainSpec
 from speclayers.tables import CORPUS, TRAINING, read_table, write_table
-from tests.drafts import ORIGIN, make_corpus, make_head, make_store
+from tests.drafts import ORIGIN, SETTINGS, assert_equal, make_corpus, make_store, run, trainer_of
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-SETTINGS = {"vocabulary": 64, "ttt_steps": 3, "steps": 12, "warmup_steps": 2, "checkpoint_every": 4}
-
-
-@pytest.fixture
-def setting(tiny_target, tmp_path):
-    """Target, corpus and store of layers 1, 3, 5, 6."""
-    target, corpus = tiny_target(), make_corpus(6)
-    return target, corpus, make_store(tmp_path, target, corpus, [1, 3, 5])
-
-
-def run(setting, checkpoints, name="eagle3.l01-l03-l05.s0", **settings):
-    checkpoints.mkdir(exist_ok=True)
-    draft = DraftConfig(**{**SETTINGS, **settings})
-    return train(HeadName.parse(name), *setting, draft, "fingerprint", checkpoints)
-
-
-def weights(head):
-    return {name: tensor.clone() for name, tensor in head.state_dict().items()}
-
-
-def assert_equal(first, second):
-    torch.testing.assert_close(weights(first.head), weights(second.head), rtol=0, atol=0)
-    assert first.table.equals(second.table)
 
 
 @pytest.mark.parametrize("name", ["eagle3.l06.s0", "eagle3.l01-l03-l05.s1", "eagle3.l00-l01-l03-l05.s0"])
@@ -86,67 +58,6 @@ def test_same_seed_gives_the_same_head(setting, tmp_path):
     assert not torch.equal(other.head.fc.weight, first.head.fc.weight)
 
 
-def test_killed_training_continues_to_the_same_bytes(setting, tmp_path, caplog):
-    caplog.set_level("INFO")
-    whole = run(setting, tmp_path / "whole", steps=40)
-    folder = tmp_path / "killed"
-    child = multiprocessing.get_context("fork").Process(target=killed_child, args=(setting, folder))
-    child.start()
-    deadline = time.monotonic() + 60
-    while len(list(folder.glob("step-*.safetensors"))) < 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    os.kill(child.pid, signal.SIGKILL)
-    child.join()
-    assert child.exitcode == -signal.SIGKILL
-    assert_equal(run(setting, folder, steps=40), whole)
-    assert "continuing after step" in caplog.text
-
-
-def killed_child(setting, folder):
-    torch.set_num_threads(1)
-    run(setting, folder, steps=40)
-    time.sleep(60)
-
-
-@pytest.mark.parametrize("damage", [lambda data: data[:-10], lambda data: b"", lambda data: data[:4]])
-def test_truncated_checkpoint_gives_way_to_the_one_before(setting, tmp_path, caplog, damage):
-    caplog.set_level("INFO")
-    whole = run(setting, tmp_path / "work", steps=12)
-    newest = tmp_path / "work" / "step-0000008.safetensors"
-    assert [path.name for path in sorted((tmp_path / "work").iterdir())] == ["step-0000004.safetensors", newest.name]
-    newest.write_bytes(damage(newest.read_bytes()))
-    assert_equal(run(setting, tmp_path / "work", steps=12), whole)
-    assert "checkpoint step-0000008.safetensors is damaged" in caplog.text
-    assert "continuing after step 4" in caplog.text
-
-
-def test_checkpoint_of_another_training_is_not_used(setting, tmp_path, caplog):
-    run(setting, tmp_path / "work")
-    other = run(setting, tmp_path / "work", "eagle3.l01.s0")
-    assert "belongs to another training" in caplog.text
-    assert_equal(other, run(setting, tmp_path / "fresh", "eagle3.l01.s0"))
-
-
-def test_checkpoint_holds_weights_optimiser_and_table(tiny_target, tmp_path):
-    def trained(head):
-        optimiser = torch.optim.AdamW(head.parameters(), fused=True)
-        for parameter in head.parameters():
-            parameter.grad = torch.ones_like(parameter)
-        optimiser.step()
-        return optimiser
-
-    head, other = make_head(tiny_target()), make_head(tiny_target(), seed=1)
-    optimiser, fresh = trained(head), torch.optim.AdamW(other.parameters(), fused=True)
-    progress = Progress(7, torch.tensor([[1.0, float("nan")]], dtype=torch.float64))
-    save_checkpoint(tmp_path, "key", head, optimiser, progress)
-    restored = restore_checkpoint(tmp_path, "key", other, fresh)
-    assert restored.step == 7
-    torch.testing.assert_close(restored.log, progress.log, rtol=0, atol=0, equal_nan=True)
-    torch.testing.assert_close(weights(other), weights(head), rtol=0, atol=0)
-    for ours, theirs in zip(other.parameters(), head.parameters(), strict=True):
-        torch.testing.assert_close(fresh.state[ours], optimiser.state[theirs], rtol=0, atol=0)
-
-
 def test_diverged_training_names_step_and_samples(setting, tmp_path):
     store = setting[2]
     read = store.states
@@ -183,7 +94,7 @@ def test_targets_distribution_is_renormalised_over_the_draft_vocabulary(tiny_tar
     store = make_store(tmp_path, target, corpus, [1])
     draft_ids = torch.arange(0, 256, 4)
     data = TrainingData(target, corpus, store, [1], draft_ids, steps=2)
-    targets = data.batch([2, 0]).targets
+    targets = data.batch(data.read([2, 0])).targets
     row = 0
     for place in (2, 0):
         ids = torch.tensor(corpus["input_ids"][place].tolist())
@@ -280,12 +191,6 @@ def test_script_tells_mistakes_in_one_line(tmp_path, monkeypatch, capsys):
         capsys.readouterr().err
         == "error: --output, --config: expected model.safetensors and config.json in one folder\n"
     )
-
-
-def trainer_of(setting, checkpoints, name="eagle3.l01-l03-l05.s0", start=None, **settings):
-    checkpoints.mkdir(exist_ok=True)
-    draft = DraftConfig(**{**SETTINGS, **settings})
-    return new_trainer(HeadName.parse(name), *setting, draft, "fingerprint", checkpoints, start)
 
 
 def test_training_that_pauses_goes_on_to_the_same_bytes(setting, tmp_path):

@@ -57,6 +57,7 @@ def study(built):
         ("eagle3.l02-l15-l27.s0", "eagle3", [2, 15, 27], 0, "l02-l15-l27"),
         ("eagle3.l102.s12", "eagle3", [102], 12, "l102"),
         ("medusa.l30.s1", "medusa", [30], 1, "medusa.l30"),
+        ("eagle3.l03-l04.s1.from-l02-l15.p10", "moved", [3, 4], 1, "l03-l04.from-l02-l15.p10"),
         ("prompt_lookup", "prompt_lookup", None, None, "prompt_lookup"),
     ],
 )
@@ -171,6 +172,27 @@ def test_ranks_of_the_layer_curve_are_compared_between_budgets(tmp_path, whole_c
     entropy = ranks[(ranks["against"] == "entropy") & (ranks["budget"] == 1000)].iloc[0]
     assert (entropy["layers"], entropy["all_layers"]) == (12, True)
     assert -1 < entropy["rho_low"] < entropy["rho"] < entropy["rho_high"] < 1
+
+
+def test_moved_heads_are_compared_with_scratch_and_with_nothing_else(tmp_path):
+    moves = (("eagle3", "elsi", 0), ("eagle3", "elsi", 50))
+    alone = MadeUpModel("moving", questions=40, temperatures=(0.0,))
+    with new_database(tmp_path / "alone.duckdb", threads=1) as connection:
+        build_study(connection, **write_study(tmp_path / "alone", alone, resamples=200))
+        before = read_study(connection)
+    with new_database(tmp_path / "study.duckdb", threads=1) as connection:
+        build_study(connection, **write_study(tmp_path, dataclasses.replace(alone, moved=moves), resamples=200))
+        found = read_study(connection)
+    pd.testing.assert_frame_equal(found.comparisons, before.comparisons)
+    assert set(found.tau["layer_set"]) == set(before.tau["layer_set"])
+    rows = found.transfers[found.transfers["metric"] == "tau_question"].set_index("layer_set")
+    untouched, tuned = "l04-l08-l11.from-l02-l06-l09.p0", "l04-l08-l11.from-l02-l06-l09.p50"
+    assert set(rows.index) == {untouched, tuned}
+    assert set(rows["reference"]) == {"l04-l08-l11"}
+    assert rows["verdict"].to_dict() == {untouched: "lower", tuned: "not distinguishable"}
+    tau = pd.concat([found.tau, found.moved]).set_index("layer_set")["tau_question"]
+    assert rows.loc[untouched, "difference"] == pytest.approx(tau[untouched] - tau["l04-l08-l11"])
+    assert found.training["drafter"].str.contains("from-").sum() == 0
 
 
 def test_a_run_that_misses_a_turn_is_refused(tmp_path):

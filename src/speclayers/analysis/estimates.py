@@ -181,7 +181,7 @@ def _compare(sets: dict[str, Measured], reference: str, metric: Metric, plan: Re
 
 
 def estimate_transfers(counts: pd.DataFrame, sets: pd.DataFrame, plan: Resampling) -> pd.DataFrame:
-    """Compare every moved head with the heads trained from scratch on its layers, at the same temperature and tree size.
+    """Compare every moved head with those trained from scratch on its layers, at the same temperature and tree size.
 
     Args:
         counts: Rows of `question_counts`.

@@ -11,6 +11,7 @@ import pandas as pd
 from speclayers.analysis.study import HEADLINE_METRIC, Study, of_model, rows_of, runners_up, stability
 from speclayers.analysis.wording import (
     MISSING,
+    SPLIT_IN_WORDS,
     confidence_level,
     estimate,
     interval,
@@ -259,15 +260,16 @@ def heads(study: Study) -> PageTable:
     cells = [
         [row["model"], row["drafter"], _whole(row["draft_vocabulary"]), percent(row["coverage"], 1), row["steps"]]
         + [" / ".join(number(value) for value in row[name]) for name in ("final_loss", "final_accuracy")]
-        + [number(row["simulated_length"])]
+        + [number(row["simulated_length"]), SPLIT_IN_WORDS[row["final_split"]]]
         for row in rows_of(study.heads)
     ]
     head = ["model", "head", "#draft vocabulary", "#coverage", "#steps", "#loss by TTT step", "#accuracy by TTT step"]
     caption = (
-        "Trained heads: loss in nats and accuracy on training responses by step of training-time test (TTT), mean over"
-        " the last tenth of the steps. Coverage: the share of training tokens that the draft vocabulary holds."
+        "Trained heads: loss in nats and accuracy by step of training-time test (TTT). On held-out responses, which no"
+        " head is trained on, after the last step; where nothing is held out, on the training responses, mean over the"
+        " last tenth of the steps. Coverage: the share of training tokens that the draft vocabulary holds."
     )
-    return page_table(caption, [*head, "#simulated tokens"], cells)
+    return page_table(caption, [*head, "#simulated tokens", "measured on"], cells)
 
 
 def speed(study: Study) -> PageTable:

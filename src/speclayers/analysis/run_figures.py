@@ -19,13 +19,22 @@ from speclayers.analysis.figures import (
     tooltips,
 )
 from speclayers.analysis.study import Study, of_model, rows_of
-from speclayers.analysis.wording import confidence_level, count, layers_in_words, number, percent, setting
+from speclayers.analysis.wording import (
+    SPLIT_IN_WORDS,
+    confidence_level,
+    count,
+    layers_in_words,
+    number,
+    percent,
+    setting,
+)
+from speclayers.tables import HELD_OUT, TRAIN
 
 _PARTS = {"draft_share": "drafting", "verify_share": "verifying", "other_share": "other"}
 
 
 def training(study: Study, model: str) -> Figure | None:
-    """Draw loss and accuracy by training step, a column a TTT step, a line a head."""
+    """Draw loss and accuracy by training step, a column a TTT step, a line a head, points on held-out responses."""
     rows = of_model(study.training, model)
     if rows.empty:
         return None
@@ -44,16 +53,17 @@ def training(study: Study, model: str) -> Figure | None:
     if len(heads):
         ends = heads["simulated_length"]
         best = layers_in_words(parse_drafter(str(heads["drafter"].iloc[int(ends.argmax())])).layer_set)
+        split = " and ".join(SPLIT_IN_WORDS[split] for split in sorted(heads["final_split"].unique()))
         title = (
-            f"On {model}, heads end training at {number(ends.min())} to {number(ends.max())} simulated tokens per"
-            f" verification, most with {best}"
+            f"On {model}, heads end at {number(ends.min())} to {number(ends.max())} simulated tokens per verification"
+            f" on {split} responses, most with {best}"
         )
     shown = "all heads" if len(names) == rows["name"].nunique() else f"{len(names)} of {rows['name'].nunique()} sets"
     caption = (
-        "Soft cross-entropy (nats) and top-1 accuracy on training responses by optimiser step, mean over 60 bins."
-        " Columns are the steps of training-time test (TTT): at step j a head drafts from its own outputs of"
-        " the j steps before. Simulated is what a single chain of drafts would get accepted on training responses,"
-        " so it is no test."
+        "Soft cross-entropy (nats) and top-1 accuracy by optimiser step. Lines: training responses, mean over 60 bins."
+        " Points: held-out responses, which no head is trained on. Columns are the steps of training-time test (TTT):"
+        " at step j a head drafts from its own outputs of the j steps before. Simulated is what a single chain of"
+        " drafts would get accepted if every step were reached by its accuracy alone, so it is no test."
         f" Shown: {shown}, {count(kept['drafter'].nunique(), 'head')}."
     )
     return Figure(file_name("training", model), title, caption, specification(alt.vconcat(*panels, spacing=12)))
@@ -67,15 +77,15 @@ def _line_names(study: Study, model: str, rows: pd.DataFrame) -> list[str]:
     return [*ranked, *(name for name in trained if name not in ranked)][:MOST_SERIES]
 
 
-def _curve(rows: pd.DataFrame, metric: str, label: str, ttt_step: int, names: list[str], width: int) -> alt.Chart:
+def _curve(rows: pd.DataFrame, metric: str, label: str, ttt_step: int, names: list[str], width: int) -> alt.LayerChart:
     part = rows[rows["ttt_step"] == ttt_step].dropna(subset=[metric])
     scales = series(names)
     span = rows[metric].dropna()
     domain = [0.0, max(0.01, float(span.max()) * 1.05)] if len(span) else [0.0, 1.0]
-    chart: alt.Chart = (
-        alt.Chart(records(part))
-        .mark_line(strokeWidth=1.5)
-        .encode(
+    lines = alt.Chart(records(part[part["split"] == TRAIN])).mark_line(strokeWidth=1.5)
+    points = alt.Chart(records(part[part["split"] == HELD_OUT])).mark_point(filled=True, size=28)
+    lines, points = (
+        marks.encode(
             x=alt.X("step:Q", title="step", axis=alt.Axis(tickCount=4)),
             y=alt.Y(
                 f"{metric}:Q",
@@ -84,13 +94,14 @@ def _curve(rows: pd.DataFrame, metric: str, label: str, ttt_step: int, names: li
                 scale=alt.Scale(domain=domain, nice=False),
             ),
             color=alt.Color("name:N", title=None, scale=scales.colour, legend=alt.Legend(orient="top", columns=4)),
-            strokeDash=alt.StrokeDash("name:N", title=None, scale=scales.dash),
             detail="drafter:N",
-            tooltip=tooltips("drafter:N", "step:Q", f"{metric}:Q"),
+            tooltip=tooltips("drafter:N", "split:N", "step:Q", f"{metric}:Q"),
         )
-        .properties(width=width, height=130, title=heading(f"TTT step {ttt_step}"))
+        for marks in (lines, points)
     )
-    return chart
+    lines = lines.encode(strokeDash=alt.StrokeDash("name:N", title=None, scale=scales.dash))
+    chart = alt.LayerChart(layer=[lines, points])
+    return chart.properties(width=width, height=130, title=heading(f"TTT step {ttt_step}"))
 
 
 def time_split(study: Study, model: str) -> Figure | None:

@@ -60,9 +60,16 @@ HEADS = Table(
         Column("draft_vocabulary", _i64, "tokens", "Tokens that the head can draft."),
         Column("coverage", _f64, "", "Share of training response tokens inside the draft vocabulary."),
         Column("steps", _i64, "", "Optimiser steps logged."),
-        Column("final_loss", _floats, "nats", "Loss by TTT step, mean over the last tenth of the logged steps."),
-        Column("final_accuracy", _floats, "", "Accuracy by TTT step, mean over the same steps."),
-        Column("simulated_length", _f64, "tokens", "1 + Σ_j Π_{i≤j} accuracy_i, mean over the same steps."),
+        Column(
+            "final_split",
+            _str,
+            "",
+            "What the next three come from: held_out, the last evaluation on responses never trained on; train, where"
+            " nothing was held out, the mean over the last tenth of the steps.",
+        ),
+        Column("final_loss", _floats, "nats", "Loss by TTT step."),
+        Column("final_accuracy", _floats, "", "Accuracy by TTT step."),
+        Column("simulated_length", _f64, "tokens", "1 + Σ_j Π_{i≤j} accuracy_i."),
         *ORIGIN,
     ),
 )

@@ -118,8 +118,8 @@ _TRAINING = """
         select *, ceil(step * 60.0 / max(step) over (partition by model, drafter)) as bin
         from training where not contains(drafter, '.from-')
     )
-    select model, drafter, ttt_step, max(step) as step, avg(loss) as loss, avg(accuracy) as accuracy
-    from bins group by model, drafter, ttt_step, bin order by model, drafter, ttt_step, step
+    select model, drafter, split, ttt_step, max(step) as step, avg(loss) as loss, avg(accuracy) as accuracy
+    from bins group by model, drafter, split, ttt_step, bin order by model, drafter, split, ttt_step, step
 """
 
 _DISAGREEMENTS = """

@@ -190,12 +190,16 @@ def _check_target(path: Path, config: Mapping[str, Any], results: ModelResults) 
 
 
 def _final(training: pd.DataFrame) -> dict[str, Any]:
-    """Average the last tenth of the logged steps, at least one."""
+    """Take the last evaluation on held-out responses; without one, the mean over the last tenth of the steps."""
     steps = np.unique(training["step"])
-    last = training[training["step"].isin(steps[-max(1, len(steps) // 10) :])]
+    held_out = training[training["split"] == tables.HELD_OUT]
+    split = tables.TRAIN if held_out.empty else tables.HELD_OUT
+    counted = np.unique(held_out["step"])[-1:] if len(held_out) else steps[-max(1, len(steps) // 10) :]
+    last = training[(training["split"] == split) & training["step"].isin(counted)]
     by_ttt_step = last.groupby("ttt_step")[["loss", "accuracy"]].mean()
     return {
         "steps": int(steps.max()) if steps.size else 0,
+        "final_split": split,
         "final_loss": by_ttt_step["loss"].to_list(),
         "final_accuracy": by_ttt_step["accuracy"].to_list(),
         "simulated_length": last["simulated_length"].mean(),

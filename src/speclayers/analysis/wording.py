@@ -8,8 +8,12 @@ from typing import Any
 
 from speclayers.errors import UserError
 from speclayers.names import layers_of
+from speclayers.tables import HELD_OUT, TRAIN
 
 MISSING = "–"
+
+SPLIT_IN_WORDS = {TRAIN: "training", HELD_OUT: "held-out"}
+"""The training table's splits as adjectives of responses."""
 
 TERMS = (
     (

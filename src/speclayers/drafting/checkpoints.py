@@ -1,4 +1,8 @@
-"""Checkpoints of a training: one safetensors file each, so that none is ever half of something."""
+"""Checkpoints of a training: one safetensors file each, so that none is ever half of something.
+
+Weights, the optimiser's state, the step and the table are all there is to a training: the schedule, the order of
+the sequences and the place in it are functions of the step and the seed, and nothing random is drawn on the way.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from safetensors.torch import save, save_file
 from torch import Tensor
 
 from speclayers.drafting.head import Eagle3Head
+from speclayers.errors import UserError
 from speclayers.files import atomic_path
 
 KEPT = 2
@@ -22,7 +27,7 @@ KEPT = 2
 logger = logging.getLogger(__name__)
 
 
-class Progress(NamedTuple):
+class Checkpoint(NamedTuple):
     """How far a training has come.
 
     Args:
@@ -35,7 +40,7 @@ class Progress(NamedTuple):
 
 
 def save_checkpoint(
-    folder: Path, key: str, head: Eagle3Head, optimiser: torch.optim.Optimizer, progress: Progress
+    folder: Path, key: str, head: Eagle3Head, optimiser: torch.optim.Optimizer, checkpoint: Checkpoint
 ) -> None:
     """Write a checkpoint and delete all but the newest ones.
 
@@ -44,25 +49,31 @@ def save_checkpoint(
         key: What the training learns from; a checkpoint of another key is never used.
         head: Its weights are saved.
         optimiser: Its state is saved.
-        progress: Step and table.
+        checkpoint: Step and table.
 
     Raises:
         UserError: The file cannot be written.
     """
-    tensors = {"log": progress.log}
+    tensors = {"log": checkpoint.log}
     for name, parameter in head.named_parameters():
         tensors[f"head/{name}"] = parameter.detach()
         for entry, value in optimiser.state[parameter].items():
             tensors[f"{entry}/{name}"] = value
     tensors = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-    with atomic_path(folder / f"step-{progress.step:07d}.safetensors") as temporary:
-        save_file(tensors, temporary, metadata={"key": key, "step": str(progress.step)})
+    path = folder / f"step-{checkpoint.step:07d}.safetensors"
+    with atomic_path(path) as temporary:
+        try:
+            save_file(tensors, temporary, metadata={"key": key, "step": str(checkpoint.step)})
+        except SafetensorError as error:  # the library's own word for what the system refused, such as a full disk
+            raise UserError(f"{path}: cannot be written: {error}; the checkpoint before it is kept") from error
     for old in _newest_first(folder)[KEPT:]:
         old.unlink()
 
 
-def restore_checkpoint(folder: Path, key: str, head: Eagle3Head, optimiser: torch.optim.Optimizer) -> Progress | None:
-    """Bring head and optimiser to the newest readable checkpoint; say which, and which was damaged.
+def restore_checkpoint(folder: Path, key: str, head: Eagle3Head, optimiser: torch.optim.Optimizer) -> Checkpoint | None:
+    """Bring head and optimiser to the newest readable checkpoint; say which, and delete what is of no use.
+
+    Left in place, a damaged checkpoint or another training's would count among the newest, and push out good ones.
 
     Args:
         folder: Folder of this training's checkpoints.
@@ -80,13 +91,15 @@ def restore_checkpoint(folder: Path, key: str, head: Eagle3Head, optimiser: torc
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a mapping
         except (SafetensorError, OSError) as error:
             logger.warning("warning: checkpoint %s is damaged (%s); trying the one before it", path.name, error)
+            path.unlink(missing_ok=True)
             continue
         if metadata.get("key") != key:
-            logger.warning("warning: checkpoint %s belongs to another training; not used", path.name)
+            logger.warning("warning: checkpoint %s belongs to another training; deleted", path.name)
+            path.unlink()
             continue
         _apply(tensors, head, optimiser)
         logger.info("continuing after step %s", metadata["step"])
-        return Progress(int(metadata["step"]), tensors["log"])
+        return Checkpoint(int(metadata["step"]), tensors["log"])
     return None
 
 

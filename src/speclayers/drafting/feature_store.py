@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pandas as pd
@@ -28,6 +28,7 @@ from speclayers.errors import UserError
 from speclayers.files import read_json
 from speclayers.names import layers_name
 from speclayers.tables import Column, Table, read_table
+from speclayers.targets.target import Target
 
 NO_TOKEN = -1
 INDEX_FILE = "tokens.parquet"
@@ -49,6 +50,7 @@ class FeatureManifest(Section):
 
     Args:
         model: Name of the target.
+        target_hash: Hash of the target's files.
         key: Hash of what the features depend on; files of another key are not used.
         layers: Layers that the pass made sure of, ascending; the last is N.
         tokens: Rows of every layer's file.
@@ -56,6 +58,7 @@ class FeatureManifest(Section):
     """
 
     model: str
+    target_hash: str
     key: str
     layers: tuple[int, ...]
     tokens: int
@@ -74,6 +77,41 @@ class TargetRows(NamedTuple):
     states: Tensor
     best: Tensor
     logsumexp: Tensor
+
+
+class SequenceFeatures(NamedTuple):
+    """What a head learns of one sequence.
+
+    Args:
+        states: (tokens, k·width) states of the head's layers, ascending.
+        last: The last layer's rows from some position on.
+    """
+
+    states: Tensor
+    last: TargetRows
+
+
+class FeatureSource(Protocol):
+    """Where training gets the target's states from: a store, or the target itself.
+
+    Args:
+        key: Hash of what the states depend on.
+    """
+
+    key: str
+
+    def check(self, target: Target, corpus: pd.DataFrame, layers: Sequence[int]) -> None:
+        """Make sure that the states of these layers are this target's over this corpus, or raise a UserError."""
+        ...
+
+    def read(self, wanted: Sequence[tuple[int, int]], layers: Sequence[int]) -> list[SequenceFeatures]:
+        """Return features of sequences.
+
+        Args:
+            wanted: Of each its place in the corpus, and the first position whose last layer is wanted.
+            layers: Layers of the states, ascending.
+        """
+        ...
 
 
 def layer_file(folder: Path, layer: int) -> Path:
@@ -150,6 +188,8 @@ class FeatureStore:
 
     def __init__(self, manifests: Sequence[Path]) -> None:
         """Read manifests and index."""
+        if not manifests:
+            raise UserError("--features: names no manifest; expected those of the passes that hold the head's layers")
         self.folder = manifests[0].parent
         passes = [_read_manifest(manifest) for manifest in manifests]
         other = [path for path, one in zip(manifests, passes, strict=True) if one.key != passes[0].key]
@@ -157,22 +197,44 @@ class FeatureStore:
             raise UserError(f"{other[0]}: was made from other responses than {manifests[0].name}; delete it, run again")
         layers = tuple(sorted({layer for one in passes for layer in one.layers}))
         self.manifest = passes[0].model_copy(update={"layers": layers})
+        self.key = self.manifest.key
         self.index = read_table(self.folder / INDEX_FILE, INDEX)
         self._offsets, self._lengths = self.index["offset"].to_numpy(), self.index["length"].to_numpy()
         self._files: dict[int, Any] = {}
 
-    def check_corpus(self, corpus: pd.DataFrame) -> None:
-        """Compare the store's sequences with a corpus.
+    def check(self, target: Target, corpus: pd.DataFrame, layers: Sequence[int]) -> None:
+        """Compare the store with what a training asks for.
 
         Raises:
-            UserError: They are not the same sequences.
+            UserError: It was made by another model, over other sequences, or lacks a layer.
         """
+        made_by, expected = self.manifest.target_hash, target.manifest.target_hash
+        if made_by != expected:
+            raise UserError(
+                f"{self.folder}: holds features of {self.manifest.model} ({made_by[:12]}), not of {target.name} "
+                f"({expected[:12]}); delete the folder and run again"
+            )
+        self._check_corpus(corpus)
+        absent = sorted(set(layers) - set(self.manifest.layers))
+        if absent:
+            raise UserError(f"{self.folder}: holds no layer {absent[0]}; extract features again with this head listed")
+
+    def _check_corpus(self, corpus: pd.DataFrame) -> None:
         wanted = sequence_index(corpus)
         if not wanted.equals(self.index):
             raise UserError(
                 f"{self.folder}: holds features of {len(self.index)} other sequences than the corpus's {len(wanted)}; "
                 "delete the folder and run again"
             )
+
+    def read(self, wanted: Sequence[tuple[int, int]], layers: Sequence[int]) -> list[SequenceFeatures]:
+        """Return features of sequences, as `FeatureSource` says."""
+        return [
+            SequenceFeatures(
+                torch.cat([self.states(layer, place) for layer in layers], dim=-1), self.target_rows(place, start)
+            )
+            for place, start in wanted
+        ]
 
     def states(self, layer: int, sequence: int) -> Tensor:
         """Return the states (tokens, width) of the corpus's n-th sequence, in the model's precision.

@@ -1,4 +1,4 @@
-"""Extracting training features: the target runs once over the training responses for all heads' layers."""
+"""Features of the target for training: stored by one pass for all heads' layers, or made anew for every batch."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from speclayers.drafting.feature_store import (
     NO_TOKEN,
     FeatureManifest,
     MatrixFile,
+    SequenceFeatures,
+    TargetRows,
     layer_file,
     sequence_index,
 )
@@ -62,13 +64,12 @@ def extract(
         origin: Goes into the index's metadata; its fingerprint is part of the key.
 
     Raises:
-        UserError: The corpus is empty, a layer does not exist, or a file cannot be written.
+        UserError: The corpus is empty or not the target's, a layer does not exist, or a file cannot be written.
     """
     beyond = [layer for layer in layers if layer > target.n_layers]
     if beyond:
         raise UserError(f"layer {beyond[0]} does not exist; {target.name} has layers 0 to {target.n_layers}")
-    if corpus.empty:
-        raise UserError("training corpus: holds no sequence; raise corpus.training.count or max_prompt_tokens")
+    check_tokens(target, corpus)
     key = store_key(target, corpus, origin.fingerprint)
     folder = manifest.parent
     folder.mkdir(parents=True, exist_ok=True)
@@ -86,10 +87,75 @@ def extract(
             for layer, file in files.items():
                 _move(file, layer_file(folder, layer))
     stored = FeatureManifest(
-        model=target.name, key=key, layers=tuple(sorted(wanted)), tokens=tokens, samples=len(index)
+        model=target.name,
+        target_hash=target.manifest.target_hash,
+        key=key,
+        layers=tuple(sorted(wanted)),
+        tokens=tokens,
+        samples=len(index),
     )
     write_json(manifest, stored.model_dump(mode="json"))
     return stored
+
+
+def check_tokens(target: Target, corpus: pd.DataFrame) -> None:
+    """Make sure that a target can read a corpus.
+
+    Raises:
+        UserError: There is no sequence, or a token has no row in the target's embedding.
+    """
+    if corpus.empty:
+        raise UserError("training corpus: holds no sequence; raise corpus.training.count or max_prompt_tokens")
+    for row in corpus.itertuples():
+        highest = int(np.max(row.input_ids, initial=0))
+        if highest >= target.vocabulary:
+            raise UserError(
+                f"training corpus: sample {row.sample_id} holds token {highest}, but {target.name} has "
+                f"{target.vocabulary} tokens; expected a tokenizer that fits the model"
+            )
+
+
+class OnlineFeatures:
+    """Features that the target makes when they are asked for: nothing is stored, and every visit costs a forward pass.
+
+    Args:
+        target: The model.
+        corpus: Rows of the corpus.
+
+    Raises:
+        UserError: The corpus is empty or not the target's.
+    """
+
+    def __init__(self, target: Target, corpus: pd.DataFrame) -> None:
+        """Check the corpus."""
+        check_tokens(target, corpus)
+        self._target, self._corpus = target, corpus
+        self.key = store_key(target, corpus, "online")
+
+    def check(self, target: Target, corpus: pd.DataFrame, layers: Sequence[int]) -> None:
+        """Compare with what a training asks for.
+
+        Raises:
+            UserError: It asks for another model or corpus.
+        """
+        if store_key(target, corpus, "online") != self.key:
+            raise UserError(f"features of {self._target.name}: the training is of another model or corpus")
+
+    def read(self, wanted: Sequence[tuple[int, int]], layers: Sequence[int]) -> list[SequenceFeatures]:
+        """Return features of sequences, as `FeatureSource` says; a few forward passes for all of them."""
+        lengths = np.array([len(self._corpus["input_ids"].iloc[place]) for place, _ in wanted])
+        made: dict[int, SequenceFeatures] = {}
+        for batch in _batches(lengths):
+            rows = self._corpus.iloc[[wanted[number][0] for number in batch]]
+            starts = zip(rows["response_start"], (wanted[number][1] for number in batch), strict=True)
+            forward = _forward(self._target, rows, sorted({*layers, self._target.n_layers}))
+            for number, (response_start, start), states in zip(batch, starts, forward, strict=True):
+                last = states[self._target.n_layers]
+                best, logsumexp = _distribution(self._target, last, int(response_start))
+                rows_wanted = TargetRows(last[start:].clone(), best[start:].long(), logsumexp[start:])
+                joined = torch.cat([states[layer].to(self._target.device) for layer in layers], dim=-1)
+                made[number] = SequenceFeatures(joined, rows_wanted)
+        return [made[number] for number in range(len(wanted))]
 
 
 def _held_layers(folder: Path, key: str) -> set[int]:

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,8 +18,9 @@ from speclayers.drafting.features import extract
 from speclayers.drafting.halving import Judged, Layers, Result, Rung, plan_rungs, race
 from speclayers.drafting.head import Eagle3Head
 from speclayers.drafting.initialise import head_config, new_head
-from speclayers.drafting.training import Trainer, simulated_length
-from speclayers.drafting.training_data import TrainingData, sequence_order
+from speclayers.drafting.training import Trainer
+from speclayers.drafting.training_data import TrainingData, is_held_out, sequence_order
+from speclayers.drafting.training_log import simulated_length
 from speclayers.drafting.ttt import counted_slots, ttt_loss
 from speclayers.drafting.vocabulary import choose_vocabulary
 from speclayers.errors import UserError
@@ -35,18 +36,6 @@ SINGLE = "single layer"
 """Who proposes a candidate of one layer, beside the selectors."""
 
 logger = logging.getLogger(__name__)
-
-
-class Material(NamedTuple):
-    """The responses of a screening.
-
-    Args:
-        corpus: Rows of the training corpus: first those that judge, then those to learn from.
-        held_out: How many judge.
-    """
-
-    corpus: pd.DataFrame
-    held_out: int
 
 
 def screen(
@@ -70,14 +59,14 @@ def screen(
     """
     proposed = candidates(selections, spec.screen.layers, target.n_layers)
     rungs = plan_rungs(len(proposed), spec.screen.budget, spec.screen.keep)
-    material = choose_responses(target, corpus, spec, rungs[-1].budget)
+    chosen = choose_responses(target, corpus, spec, rungs[-1].budget)
     wanted = sorted({layer for layers in proposed for layer in layers})
     manifest = work / "features" / "manifest.json"
-    stored = extract(target, material.corpus, wanted, manifest, work / "features-work", origin)
+    stored = extract(target, chosen, wanted, manifest, work / "features-work", origin)
     folder = work / digest(stored.key, *map(layers_name, proposed))
-    entrants = _Entrants(target, material, FeatureStore([manifest]), spec, rungs, folder)
+    entrants = _Entrants(target, chosen, FeatureStore([manifest]), spec, rungs, folder)
     results = race(list(proposed), rungs, entrants.judge, entrants.drop, spec.screen.whole_curve)
-    return _table(results, proposed, material.held_out)
+    return _table(results, proposed, sum(held_out_rows(chosen, spec)))
 
 
 def candidates(selections: pd.DataFrame, layers: Sequence[int] | None, n_layers: int) -> dict[Layers, str]:
@@ -105,34 +94,43 @@ def candidates(selections: pd.DataFrame, layers: Sequence[int] | None, n_layers:
     return {found: ", ".join(proposed[found]) for found in ordered}
 
 
-def choose_responses(target: Target, corpus: pd.DataFrame, spec: ScreenSpec, budget: int) -> Material:
-    """Take the first responses to judge on, and as many of the following as the largest budget asks.
+def held_out_rows(corpus: pd.DataFrame, spec: ScreenSpec) -> list[bool]:
+    """Tell which rows no head of the study is trained on."""
+    return [is_held_out(str(sample_id), spec.draft.held_out) for sample_id in corpus["sample_id"]]
+
+
+def choose_responses(target: Target, corpus: pd.DataFrame, spec: ScreenSpec, budget: int) -> pd.DataFrame:
+    """Take the first held-out responses to judge on, and as many of the others as the largest budget asks.
 
     Responses without a token to draft from are passed over. Where there are too few, learning starts over.
 
+    Returns:
+        Rows of the corpus, in its order.
+
     Raises:
-        UserError: There are too few to judge on and learn from, or the first rung ends within the first step.
+        UserError: There are too few to judge on or learn from, or the first rung ends within the first step.
     """
     starts = zip(corpus["input_ids"], corpus["response_start"], strict=True)
     tokens = np.array([_response_tokens(ids, int(start), target.stop_ids) for ids, start in starts], dtype=np.int64)
-    places = np.flatnonzero(tokens)
-    held_out = spec.screen.held_out
-    learnt = places[held_out:]
-    if len(learnt) < spec.draft.sequences_per_step:
+    held_out = np.array(held_out_rows(corpus, spec))
+    judging, learnt = np.flatnonzero(held_out & (tokens > 0)), np.flatnonzero(~held_out & (tokens > 0))
+    if corpus["sample_id"].iloc[judging].nunique() < 2:
         raise UserError(
-            f"screen.held_out: {held_out} of the {len(places)} training responses leave {len(learnt)} to learn from; "
-            "raise corpus.training.count"
+            f"draft.held_out: {spec.draft.held_out} holds out {len(judging)} of {len(corpus)} training responses; "
+            "screening judges on two or more, raise it or corpus.training.count"
         )
+    if not len(learnt):
+        raise UserError(f"draft.held_out: {spec.draft.held_out} leaves no training response to learn from; lower it")
     learnt = learnt[: int(np.searchsorted(tokens[learnt].cumsum(), budget)) + 1]
     first = islice(sequence_order(len(learnt), spec.screen.seed), spec.draft.sequences_per_step)
     least = int(tokens[learnt[list(first)]].sum())
     if spec.screen.budget < least:
         raise UserError(
             f"screen.budget: {spec.screen.budget} tokens are fewer than the {least} of the first step; "
-            "raise it, or lower draft.sequences_per_step"
+            "raise it, or lower sequences_per_step"
         )
-    chosen = np.concatenate([places[:held_out], learnt])
-    return Material(corpus.iloc[chosen].reset_index(drop=True), held_out)
+    places = np.sort(np.concatenate([judging[: spec.screen.held_out], learnt]))
+    return corpus.iloc[places].reset_index(drop=True)
 
 
 def _response_tokens(ids: np.ndarray, start: int, stop_ids: Iterable[int]) -> int:
@@ -145,16 +143,16 @@ class _Entrants:
     def __init__(
         self,
         target: Target,
-        material: Material,
+        corpus: pd.DataFrame,
         store: FeatureStore,
         spec: ScreenSpec,
         rungs: Sequence[Rung],
         folder: Path,
     ) -> None:
-        self._target, self._material, self._store = target, material, store
+        self._target, self._corpus, self._store = target, corpus, store
         self._rungs, self._folder, self._seed = rungs, folder, spec.screen.seed
         self._draft = spec.draft.model_copy(update={"tokens": rungs[-1].budget})
-        rows = material.corpus.iloc[material.held_out :]
+        rows = corpus[~np.array(held_out_rows(corpus, spec))]
         learnt = [np.asarray(i)[first:] for i, first in zip(rows["input_ids"], rows["response_start"], strict=True)]
         size = spec.draft.vocabulary
         self._vocabulary = choose_vocabulary(learnt, size, target.vocabulary, target.stop_ids)
@@ -177,19 +175,16 @@ class _Entrants:
         shutil.rmtree(self._checkpoints(layers), ignore_errors=True)
 
     def _judge(self, layers: Layers, rung: Rung) -> Judged:
-        data = TrainingData(
-            *(self._target, self._material.corpus, self._store, layers),
-            *(self._vocabulary.ids, self._draft.ttt_steps),
-        )
-        held_out = self._material.held_out
-        trainer = self._trainer(layers, data.part(range(held_out, len(data))))
+        ids, steps = self._vocabulary.ids, self._draft.ttt_steps
+        data = TrainingData(self._target, self._corpus, self._store, layers, ids, steps)
+        learnt, held_out = data.split(self._draft.held_out)
+        trainer = self._trainer(layers, learnt)
         trainer.run(until=trainer.steps_of(rung.budget))
         for older in sorted(self._checkpoints(layers).glob("step-*"))[:-1]:
             older.unlink()  # all candidates of a rung keep one at once, which is a lot of space
         table = trainer.table()
         tokens = int(table.loc[table["ttt_step"] == 0, "slots"].sum())
-        correct, slots = count_correct(trainer.head.eval(), data.part(range(held_out)))
-        return Judged(tokens, *held_out_length(correct, slots))
+        return Judged(tokens, *held_out_length(*count_correct(trainer.head.eval(), held_out)))
 
     def _trainer(self, layers: Layers, data: TrainingData) -> Trainer:
         key = self._store.manifest.key
@@ -197,7 +192,8 @@ class _Entrants:
         head = new_head(config, self._vocabulary, self._target, self._draft.initialise).to(self._target.device)
         folder = self._checkpoints(layers)
         folder.mkdir(parents=True, exist_ok=True)
-        return Trainer(head, data, self._draft, folder, f"{layers_name(layers)}/{key}")
+        nothing = data.split(0.0)[1]  # the trainer evaluates as it goes, the race at its own times
+        return Trainer(head, data, nothing, self._draft, folder, f"{layers_name(layers)}/{key}")
 
     def _checkpoints(self, layers: Layers) -> Path:
         return self._folder / "checkpoints" / layers_name(layers)
@@ -205,22 +201,27 @@ class _Entrants:
 
 @torch.no_grad()
 def count_correct(head: Eagle3Head, data: TrainingData) -> tuple[np.ndarray, np.ndarray]:
-    """Count a head's right best tokens, and all that counted: each (responses, TTT steps)."""
-    correct, slots = [], []
+    """Count a head's right best tokens, and all that counted: each (samples, TTT steps).
+
+    The turns of a conversation are one sample: they are too alike to vary as two.
+    """
+    counts: dict[str, np.ndarray] = {}
     for index in range(len(data)):
-        batch = data.batch([index])
+        batch = data.batch(data.read([index]))
         _, metrics = ttt_loss(head, batch.sequences, batch.targets, decay=1.0)
-        slots.append([m.slots for m in metrics])
-        correct.append([round((m.accuracy or 0.0) * m.slots) for m in metrics])
-    return np.array(correct), np.array(slots)
+        found = np.array([[round((m.accuracy or 0.0) * m.slots), m.slots] for m in metrics])
+        (sample,) = batch.sample_ids
+        counts[sample] = counts.get(sample, np.zeros_like(found)) + found
+    both = np.stack(list(counts.values()))
+    return both[..., 0], both[..., 1]
 
 
 def held_out_length(correct: np.ndarray, slots: np.ndarray) -> tuple[float, float, float]:
     """Return the simulated acceptance length over some responses, with 95 % limits by the jackknife over them.
 
     Args:
-        correct: (responses, TTT steps) right best tokens.
-        slots: (responses, TTT steps) slots that counted; at step 0 more than none in each response.
+        correct: (samples, TTT steps) right best tokens.
+        slots: (samples, TTT steps) slots that counted; at step 0 more than none in each sample.
     """
 
     def length(right: np.ndarray, counted: np.ndarray) -> float:

@@ -1,12 +1,11 @@
-"""Training an EAGLE-3 head by training-time test on stored features of the target."""
+"""Training an EAGLE-3 head by training-time test on features of the target."""
 
 from __future__ import annotations
 
 import logging
 import math
-import time
-from collections.abc import Mapping, Sequence
-from itertools import islice, takewhile
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,23 +13,26 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from speclayers.config import DraftConfig
-from speclayers.drafting.checkpoints import Progress, restore_checkpoint, save_checkpoint, weights_hash
-from speclayers.drafting.feature_store import FeatureStore
+from speclayers.drafting.checkpoints import Checkpoint, restore_checkpoint, save_checkpoint, weights_hash
+from speclayers.drafting.feature_store import FeatureSource
+from speclayers.drafting.features import check_tokens
 from speclayers.drafting.head import Eagle3Head
 from speclayers.drafting.initialise import head_config, new_head
-from speclayers.drafting.training_data import Batch, TrainingData, sequence_order
+from speclayers.drafting.processes import Processes
+from speclayers.drafting.step_sums import StepSums
+from speclayers.drafting.training_data import Reading, TrainingData, is_held_out, sequence_order
+from speclayers.drafting.training_log import Progress, TrainingLog
 from speclayers.drafting.ttt import StepMetrics, ttt_loss
 from speclayers.drafting.vocabulary import choose_vocabulary
 from speclayers.errors import UserError
 from speclayers.names import HeadName
-from speclayers.tables import TRAINING
+from speclayers.tables import HELD_OUT, TRAIN
 from speclayers.targets.target import Target
 
 BETAS = (0.9, 0.95)
-LOGGED_LINES = 20
+ALONE = Processes()
 
 logger = logging.getLogger(__name__)
 
@@ -46,14 +48,15 @@ def train(
     name: HeadName,
     target: Target,
     corpus: pd.DataFrame,
-    store: FeatureStore,
+    source: FeatureSource,
     draft: DraftConfig,
     fingerprint: str,
     checkpoints: Path,
     start: Mapping[str, Tensor] | None = None,
+    processes: Processes = ALONE,
 ) -> TrainedHead:
     """Train a head to its last step; the arguments and errors are those of `new_trainer`."""
-    trainer = new_trainer(name, target, corpus, store, draft, fingerprint, checkpoints, start)
+    trainer = new_trainer(name, target, corpus, source, draft, fingerprint, checkpoints, start, processes)
     trainer.run()
     return TrainedHead(trainer.head.eval(), trainer.table())
 
@@ -62,11 +65,12 @@ def new_trainer(
     name: HeadName,
     target: Target,
     corpus: pd.DataFrame,
-    store: FeatureStore,
+    source: FeatureSource,
     draft: DraftConfig,
     fingerprint: str,
     checkpoints: Path,
     start: Mapping[str, Tensor] | None = None,
+    processes: Processes = ALONE,
 ) -> Trainer:
     """Return a head that is ready to train; a killed training continues after its last checkpoint, to the same weights.
 
@@ -74,29 +78,45 @@ def new_trainer(
         name: Its layers and seed.
         target: The model it drafts for.
         corpus: Rows of the training corpus.
-        store: Features of that corpus.
+        source: Features of that corpus.
         draft: Settings.
         fingerprint: Fingerprint of settings and code; part of the head's config.
         checkpoints: Folder of this training's checkpoints.
         start: First weights by parameter name; what is not named starts as `draft.initialise` says.
+        processes: The processes that train this head together.
 
     Raises:
         UserError: The settings do not fit the target, the features do not fit the corpus, or a weight does not fit.
     """
     if name.kind != "eagle3":
         raise UserError(f"{name}: heads of kind '{name.kind}' cannot be trained; expected eagle3")
-    responses = [
-        np.asarray(ids)[first:] for ids, first in zip(corpus["input_ids"], corpus["response_start"], strict=True)
-    ]
-    vocabulary = choose_vocabulary(responses, draft.vocabulary, target.vocabulary, target.stop_ids)
+    check_tokens(target, corpus)
+    vocabulary = choose_vocabulary(
+        _trained_responses(corpus, draft.held_out), draft.vocabulary, target.vocabulary, target.stop_ids
+    )
     config = head_config(target, draft, name.layers, name.seed, fingerprint, vocabulary)
     head = new_head(config, vocabulary, target, draft.initialise)
-    key = f"{name}/{fingerprint}/{store.manifest.key}"
+    key = f"{name}/{fingerprint}/{source.key}"
     if start:
         _set_weights(head, start)
         key += f"/{weights_hash(start)}"
-    data = TrainingData(target, corpus, store, config.layers, vocabulary.ids, draft.ttt_steps)
-    return Trainer(head.to(target.device), data, draft, checkpoints, key)
+    data = TrainingData(target, corpus, source, config.layers, vocabulary.ids, draft.ttt_steps)
+    return Trainer(head.to(target.device), *data.split(draft.held_out), draft, checkpoints, key, processes)
+
+
+def _trained_responses(corpus: pd.DataFrame, held_out: float) -> list[np.ndarray]:
+    """Return the responses that are trained on: held-out ones must not even choose the draft vocabulary."""
+    columns = (corpus["sample_id"], corpus["input_ids"], corpus["response_start"])
+    responses = [
+        np.asarray(ids)[first:]
+        for sample_id, ids, first in zip(*columns, strict=True)
+        if not is_held_out(str(sample_id), held_out)
+    ]
+    if not responses:
+        raise UserError(
+            f"draft.held_out: {held_out} leaves none of {len(corpus)} sequences to train on; expected a smaller share"
+        )
+    return responses
 
 
 @torch.no_grad()
@@ -119,40 +139,45 @@ def learning_rate_factor(step: int, steps: int, warmup: int) -> float:
     return 0.5 * (1 + math.cos(math.pi * (step - warmup - 1) / max(steps - warmup, 1)))
 
 
-def simulated_length(accuracies: Sequence[float | None]) -> float:
-    """Return 1 + Σ_j Π_{i≤j} accuracy_i, tokens per verification if every step were reached by its accuracy alone.
-
-    Args:
-        accuracies: One per TTT step; None where nothing counted, which ends the sum.
-    """
-    length, reached = 1.0, 1.0
-    for accuracy in takewhile(lambda accuracy: accuracy is not None, accuracies):
-        reached *= accuracy or 0.0
-        length += reached
-    return length
-
-
 class Trainer:
     """The loop over optimiser steps.
 
     Args:
         head: The head, on its device.
         data: What it learns from.
+        held_out: What it is evaluated on; may be empty.
         draft: Settings.
         checkpoints: Folder of this training's checkpoints; the last one that can be read is restored.
         key: What the training learns from; a checkpoint of another key is never used.
+        processes: The processes that train this head together.
+
+    Raises:
+        UserError: The processes are not as many as the settings say.
     """
 
-    def __init__(self, head: Eagle3Head, data: TrainingData, draft: DraftConfig, checkpoints: Path, key: str) -> None:
+    def __init__(
+        self,
+        head: Eagle3Head,
+        data: TrainingData,
+        held_out: TrainingData,
+        draft: DraftConfig,
+        checkpoints: Path,
+        key: str,
+        processes: Processes = ALONE,
+    ) -> None:
         """Make the optimiser and restore the last checkpoint."""
+        if processes.count != draft.processes:
+            raise UserError(f"draft.processes: is {draft.processes}, but {processes.count} were launched together")
         self.head = head
-        self._data, self._draft = data, draft
-        self._checkpoints, self._key = checkpoints, key
+        self._data, self._held_out, self._draft = data, held_out, draft
+        self._checkpoints, self._key, self._processes = checkpoints, key, processes
         self._optimiser = _optimiser(head, draft)
         self.steps = draft.steps if draft.tokens is None else self.steps_of(draft.tokens)
-        restored = restore_checkpoint(checkpoints, key, head, self._optimiser)
+        with processes.main_first():  # it deletes checkpoints of no use
+            restored = restore_checkpoint(checkpoints, key, head, self._optimiser)
         self.step = restored.step if restored else 0
-        self._log = [tuple(row) for row in restored.log.tolist()] if restored else []
+        self._log = TrainingLog(restored.log if restored else None)
+        logger.info("training on %d sequences; held out: %d", len(data), len(held_out))
 
     def steps_of(self, tokens: int) -> int:
         """Return how many optimiser steps, from the first on, see this many response tokens."""
@@ -174,47 +199,109 @@ class Trainer:
         draft, last = self._draft, self.steps if until is None else min(until, self.steps)
         order = sequence_order(len(self._data), self.head.config.seed)
         order = islice(order, self.step * draft.sequences_per_step, None)
-        report = _Report(last, self.step, str(self.head.config.layers))
-        with report.bar:
+        progress = Progress(last, self.step, str(self.head.config.layers), self._processes.main)
+        with progress.bar:
             for step in range(self.step + 1, last + 1):
-                batch = self._data.batch(list(islice(order, draft.sequences_per_step)))
-                metrics = self._step(step, batch)
-                self._record(step, metrics)
+                metrics = self._learn(step, list(islice(order, draft.sequences_per_step)))
                 self.step = step
-                report.show(step, metrics, batch.response_tokens)
+                self._log.add(step, self._epoch(), TRAIN, metrics)
+                progress.trained(step, metrics)
+                if len(self._held_out) and (step % draft.evaluate_every == 0 or step == self.steps):
+                    metrics = self.evaluate()
+                    self._log.add(step, self._epoch(), HELD_OUT, metrics)
+                    progress.evaluated(step, metrics, self._log.has_parted())
                 if step < self.steps and (step == last or step % draft.checkpoint_every == 0):
-                    progress = Progress(step, torch.tensor(self._log, dtype=torch.float64))
-                    save_checkpoint(self._checkpoints, self._key, self.head, self._optimiser, progress)
+                    self._save()
 
     def table(self) -> pd.DataFrame:
         """Return the training table."""
-        names = [column.name for column in TRAINING.columns]
-        frame = pd.DataFrame(self._log, columns=names)
-        return frame.astype({"step": "int32", "ttt_step": "int32", "slots": "int64"})
+        return self._log.table()
 
-    def _step(self, step: int, batch: Batch) -> list[StepMetrics]:
+    @torch.no_grad()
+    def evaluate(self) -> list[StepMetrics]:
+        """Measure the head, as it is, on the held-out responses.
+
+        Returns:
+            Averages over all of them, one for each TTT step.
+        """
+        sums = StepSums(self._draft.ttt_steps)
+        mine = self._processes.share(range(len(self._held_out)))
+        size = self._draft.sequences_per_pass or self._draft.sequences_per_step
+        for start in range(0, len(mine), size):
+            readings = self._held_out.read(mine[start : start + size])
+            batch = self._held_out.batch(readings)
+            with self._precision():
+                _, metrics = ttt_loss(self.head, batch.sequences, batch.targets, self._draft.step_decay)
+            sums.add(metrics, self._held_out.draftable_slots(readings))
+        return sums.over(self._processes, self._device)
+
+    @property
+    def _device(self) -> torch.device:
+        return self.head.fc.weight.device
+
+    def _precision(self) -> torch.autocast:
+        wanted = self._draft.precision
+        low = wanted == "bfloat16" or (wanted == "auto" and self._device.type == "cuda")
+        return torch.autocast(self._device.type, torch.bfloat16, enabled=low)
+
+    def _epoch(self) -> float:
+        return self.step * self._draft.sequences_per_step / len(self._data)
+
+    def _save(self) -> None:
+        if self._processes.main:
+            checkpoint = Checkpoint(self.step, self._log.tensor())
+            save_checkpoint(self._checkpoints, self._key, self.head, self._optimiser, checkpoint)
+
+    def _learn(self, step: int, chosen: Sequence[int]) -> list[StepMetrics]:
+        """Make one optimiser step, in passes and processes whose losses and gradients add up to those of one."""
         factor = learning_rate_factor(step, self.steps, self._draft.warmup_steps)
         for group in self._optimiser.param_groups:
             group["lr"] = group["peak"] * factor
-        loss, metrics = ttt_loss(self.head, batch.sequences, batch.targets, self._draft.step_decay)
+        self._optimiser.zero_grad()
+        readings = self._data.read(self._processes.share(chosen))
+        draftable = self._processes.sum(self._data.draftable_slots(readings).to(self._device)).cpu()
+        sums = StepSums(self._draft.ttt_steps)
+        for part in _parts(readings, self._draft.sequences_per_pass or len(readings)):
+            slots = self._data.draftable_slots(part)
+            sums.add(self._add_gradients(step, part, (slots / draftable.clamp(min=1)).tolist()), slots)
+        if bool(draftable.any()):  # else no slot of the step has a best token that can be drafted
+            self._share_gradients()
+            nn.utils.clip_grad_norm_(self.head.parameters(), self._draft.gradient_clip)
+            self._optimiser.step()
+        return sums.over(self._processes, self._device)
+
+    def _add_gradients(self, step: int, readings: Sequence[Reading], shares: Sequence[float]) -> list[StepMetrics]:
+        batch = self._data.batch(readings)
+        with self._precision():
+            loss, metrics = ttt_loss(
+                self.head,
+                batch.sequences,
+                batch.targets,
+                self._draft.step_decay,
+                shares,
+                recompute=self._draft.activation_checkpointing,
+            )
         if not bool(torch.isfinite(loss)):
             raise UserError(
                 f"training diverged: the loss is {loss.item()} at step {step}, samples {', '.join(batch.sample_ids)}; "
                 "lower draft.learning_rate, or look for broken features of these samples"
             )
-        if loss.requires_grad:  # not when no slot of the batch has a best token that can be drafted
-            self._optimiser.zero_grad()
+        if loss.requires_grad:
             torch.autograd.backward(loss)
-            nn.utils.clip_grad_norm_(self.head.parameters(), self._draft.gradient_clip)
-            self._optimiser.step()
         return metrics
 
-    def _record(self, step: int, metrics: Sequence[StepMetrics]) -> None:
-        epoch = step * self._draft.sequences_per_step / len(self._data)
-        length = simulated_length([m.accuracy for m in metrics])
-        for index, m in enumerate(metrics):
-            values = (math.nan if v is None else v for v in (m.loss, m.accuracy, m.expected_acceptance))
-            self._log.append((step, epoch, index, *values, length, m.slots))
+    def _share_gradients(self) -> None:
+        if self._processes.count == 1:
+            return
+        parameters = list(self.head.parameters())
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        total = self._processes.sum(torch.cat([gradient.flatten() for gradient in gradients]))
+        for parameter, part in zip(parameters, torch.split(total, [p.numel() for p in parameters]), strict=True):
+            parameter.grad = part.view_as(parameter).clone()
+
+
+def _parts(readings: Sequence[Reading], size: int) -> Iterator[Sequence[Reading]]:
+    return (readings[start : start + size] for start in range(0, len(readings), size))
 
 
 def _optimiser(head: Eagle3Head, draft: DraftConfig) -> torch.optim.Optimizer:
@@ -228,25 +315,3 @@ def _optimiser(head: Eagle3Head, draft: DraftConfig) -> torch.optim.Optimizer:
         {"params": norms, "peak": draft.learning_rate, "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=draft.learning_rate, betas=BETAS, fused=True)
-
-
-class _Report:
-    """Shows how training goes: a bar on a terminal, a line now and then in a log."""
-
-    def __init__(self, steps: int, done: int, name: str) -> None:
-        self.bar = tqdm(total=steps, initial=done, desc=name, unit="step", disable=None, mininterval=1)
-        self._every = max(steps // LOGGED_LINES, 1)
-        self._steps = steps
-        self._tokens = 0
-        self._since = time.monotonic()
-
-    def show(self, step: int, metrics: Sequence[StepMetrics], response_tokens: int) -> None:
-        """Report a step."""
-        self._tokens += response_tokens
-        rate = self._tokens / max(time.monotonic() - self._since, 1e-9)
-        losses = "/".join("-" if m.loss is None else f"{m.loss:.2f}" for m in metrics)
-        accuracies = "/".join("-" if m.accuracy is None else f"{m.accuracy:.2f}" for m in metrics)
-        self.bar.set_postfix_str(f"loss {losses} acc {accuracies} {rate:.0f} tok/s", refresh=False)
-        self.bar.update()
-        if self.bar.disable and (step % self._every == 0 or step == self._steps):
-            logger.info("step %d of %d: loss %s, accuracy %s, %.0f tok/s", step, self._steps, losses, accuracies, rate)

@@ -1,9 +1,10 @@
-"""Batches for training-time test, read from the feature store."""
+"""Batches for training-time test: which sequences count, what is held out, and what the target predicts there."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import NamedTuple
@@ -13,7 +14,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from speclayers.drafting.feature_store import FeatureStore
+from speclayers.drafting.feature_store import FeatureSource, SequenceFeatures
 from speclayers.drafting.ttt import TTTSequence, TTTTargets, counted_slots, first_response_slot
 from speclayers.errors import UserError
 from speclayers.targets.target import Target
@@ -31,17 +32,19 @@ class _Sample(NamedTuple):
     counted: Tensor
 
 
+class Reading(NamedTuple):
+    """A sequence with its features, before the target's distribution is spread out over the draft vocabulary."""
+
+    sample: _Sample
+    features: SequenceFeatures
+
+
 class Batch(NamedTuple):
-    """What one optimiser step learns from."""
+    """What one pass of the head learns from."""
 
     sample_ids: list[str]
     sequences: list[TTTSequence]
     targets: TTTTargets
-
-    @property
-    def response_tokens(self) -> int:
-        """Slots that count at the first TTT step."""
-        return int(self.targets.counted[0].sum())
 
 
 class TrainingData:
@@ -50,83 +53,129 @@ class TrainingData:
     Args:
         target: The target.
         corpus: Rows of the training corpus.
-        store: Features of the same corpus.
+        source: Features of the same corpus.
         layers: Layers the head reads.
         draft_ids: (draft_vocabulary,) target ids of the draft vocabulary, ascending.
         steps: TTT steps.
 
     Raises:
-        UserError: The store holds other sequences, lacks a layer, or no sequence has a slot that counts.
+        UserError: The features are of other sequences, lack a layer, or no sequence has a slot that counts.
     """
 
     def __init__(
         self,
         target: Target,
         corpus: pd.DataFrame,
-        store: FeatureStore,
+        source: FeatureSource,
         layers: Sequence[int],
         draft_ids: Tensor,
         steps: int,
     ) -> None:
         """Find the sequences to learn from."""
-        store.check_corpus(corpus)
-        absent = sorted(set(layers) - set(store.manifest.layers))
-        if absent:
-            raise UserError(f"{store.folder}: holds no layer {absent[0]}; extract features again with this head listed")
-        self._target, self._store, self._layers = target, store, tuple(layers)
+        source.check(target, corpus, layers)
+        self._target, self._source, self._layers = target, source, tuple(layers)
         self._restricted = restricted_target(target, draft_ids)
+        self._draftable = torch.zeros(target.vocabulary, dtype=torch.bool).index_fill_(0, draft_ids.cpu(), True)
         self._samples = [sample for sample in _samples(corpus, target, steps) if bool(sample.counted[0].any())]
         if not self._samples:
             raise UserError("training corpus: no response has a token to draft from; raise max_new_tokens")
         if len(self._samples) < len(corpus):
             logger.info("left out: %d sequences whose response is empty", len(corpus) - len(self._samples))
+        _tell_of_short_responses(self._samples, steps)
 
     def __len__(self) -> int:
         """Return the number of sequences to learn from."""
         return len(self._samples)
 
+    def split(self, share: float) -> tuple[TrainingData, TrainingData]:
+        """Return what is trained on and what is held out, by `is_held_out`.
+
+        Raises:
+            UserError: Nothing is left to train on.
+        """
+        parts = []
+        for wanted in (False, True):
+            part = copy(self)
+            part._samples = [s for s in self._samples if is_held_out(s.sample_id, share) == wanted]
+            parts.append(part)
+        trained_on, held_out = parts
+        if not len(trained_on):
+            raise UserError(
+                f"draft.held_out: {share} leaves none of {len(self)} sequences to train on; expected a smaller share"
+            )
+        return trained_on, held_out
+
     def response_tokens(self, index: int) -> int:
         """Return the slots of a sequence that count at the first TTT step."""
         return int(self._samples[index].counted[0].sum())
 
-    def part(self, chosen: Sequence[int]) -> TrainingData:
-        """Return some of the sequences as data of their own.
-
-        Args:
-            chosen: Indices below `len(self)`.
-        """
-        part = copy(self)
-        part._samples = [self._samples[index] for index in chosen]
-        return part
-
-    def batch(self, chosen: Sequence[int]) -> Batch:
-        """Read some sequences.
+    def read(self, chosen: Sequence[int]) -> list[Reading]:
+        """Get some sequences' features.
 
         Args:
             chosen: Indices below `len(self)`.
         """
         samples = [self._samples[index] for index in chosen]
-        restricted, full, best = zip(*(self._distribution(sample) for sample in samples), strict=True)
+        features = self._source.read([(sample.place, sample.first_slot + 1) for sample in samples], self._layers)
+        return [Reading(*pair) for pair in zip(samples, features, strict=True)]
+
+    def draftable_slots(self, readings: Iterable[Reading]) -> Tensor:
+        """Return how many slots the loss of each TTT step averages over: those that count and can be drafted.
+
+        Returns:
+            Int64 (steps,).
+        """
+        return sum((self._draftable_slots(reading) for reading in readings), torch.zeros((), dtype=torch.int64))
+
+    def batch(self, readings: Sequence[Reading]) -> Batch:
+        """Compute what the target predicts on some sequences."""
+        restricted, full, best = zip(*(self._distribution(reading) for reading in readings), strict=True)
         targets = TTTTargets(
             restricted=torch.cat(restricted),
             full=torch.cat(full),
             best=torch.cat(best),
-            counted=torch.cat([sample.counted for sample in samples], dim=1).to(self._target.device),
+            counted=torch.cat([reading.sample.counted for reading in readings], dim=1).to(self._target.device),
         )
-        return Batch([s.sample_id for s in samples], [self._sequence(s) for s in samples], targets)
+        return Batch([r.sample.sample_id for r in readings], [self._sequence(r) for r in readings], targets)
 
-    def _sequence(self, sample: _Sample) -> TTTSequence:
-        states = torch.cat([self._store.states(layer, sample.place)[:-1] for layer in self._layers], dim=-1)
-        embeddings = self._target.embed(sample.ids).float()
-        return TTTSequence(states.to(self._target.device).float(), embeddings, sample.first_slot)
+    def _draftable_slots(self, reading: Reading) -> Tensor:
+        counted, best = reading.sample.counted, reading.features.last.best.cpu()
+        return torch.stack(
+            [self._draftable[best[slots.nonzero()[:, 0] + step]].sum() for step, slots in enumerate(counted)]
+        )
 
-    def _distribution(self, sample: _Sample) -> tuple[Tensor, Tensor, Tensor]:
+    def _sequence(self, reading: Reading) -> TTTSequence:
+        states = reading.features.states[:-1].to(self._target.device).float()
+        return TTTSequence(states, self._target.embed(reading.sample.ids).float(), reading.sample.first_slot)
+
+    def _distribution(self, reading: Reading) -> tuple[Tensor, Tensor, Tensor]:
         """Return both views of the target's distribution, and its best token, at each slot's next position."""
-        rows = self._store.target_rows(sample.place, sample.first_slot + 1)
+        rows = reading.features.last
         norm = next(self._target.anatomy.final_norm.parameters())
         logits = self._restricted.logits(rows.states.to(norm.device)).float().to(self._target.device)
         logsumexp = rows.logsumexp.to(logits.device)[:, None]
         return logits.softmax(-1), (logits - logsumexp).exp(), rows.best.to(logits.device)
+
+
+def is_held_out(sample_id: str, share: float) -> bool:
+    """Tell whether a sample is never trained on: a hash of its id alone decides, so that it is the same for all heads.
+
+    Args:
+        sample_id: Its id; all turns of a conversation share one.
+        share: Share of the ids that are held out, about.
+    """
+    digest = hashlib.sha256(sample_id.encode()).digest()
+    return int.from_bytes(digest[:8]) < share * 2**64
+
+
+def _tell_of_short_responses(samples: Sequence[_Sample], steps: int) -> None:
+    reached = max(int(sample.counted.any(dim=1).sum()) for sample in samples)
+    if reached < steps:
+        logger.warning(
+            "warning: draft.ttt_steps: no response is long enough for more than %d of %d steps; the rest learn nothing",
+            reached,
+            steps,
+        )
 
 
 def _samples(corpus: pd.DataFrame, target: Target, steps: int) -> Iterator[_Sample]:

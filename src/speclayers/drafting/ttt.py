@@ -9,12 +9,13 @@ head run on *response slots* alone. These are the slots from the prompt's last p
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from speclayers.drafting.head import Eagle3Head, causal_mask
@@ -104,7 +105,9 @@ def counted_slots(ids: Tensor, response_start: int, stop_ids: Collection[int], s
     return counted
 
 
-def ttt_outputs(head: Eagle3Head, sequences: Sequence[TTTSequence], steps: int) -> list[Tensor]:
+def ttt_outputs(
+    head: Eagle3Head, sequences: Sequence[TTTSequence], steps: int, recompute: bool = False
+) -> list[Tensor]:
     """Return the head's outputs before its final norm at every step.
 
     At step j slot t attends to step-0 keys of slots ≤ t and to its own keys of steps 1 … j, with
@@ -115,12 +118,13 @@ def ttt_outputs(head: Eagle3Head, sequences: Sequence[TTTSequence], steps: int) 
         head: The draft head.
         sequences: The batch; nothing is padded.
         steps: Number of TTT steps.
+        recompute: Whether attention is computed again in the backward pass, so that its weights need not be kept.
 
     Returns:
         One (response slots of all sequences, width) tensor per step.
     """
     layer = head.midlayer
-    attention = _SlotAttention(head, sequences)
+    attention = _SlotAttention(head, sequences, recompute)
     fused = head.fuse(torch.cat([s.states for s in sequences]))
     inputs = layer.attention_inputs(fused, torch.cat([s.embeddings[1:] for s in sequences]))
     attention.add_prefix(inputs)
@@ -147,8 +151,9 @@ class _SlotAttention:
     so nothing is padded and no mask grows with the batch.
     """
 
-    def __init__(self, head: Eagle3Head, sequences: Sequence[TTTSequence]) -> None:
+    def __init__(self, head: Eagle3Head, sequences: Sequence[TTTSequence], recompute: bool) -> None:
         self._head = head
+        self._recompute = recompute
         self._attention = head.midlayer.self_attn
         self._slots = [s.slots for s in sequences]
         self._first = [s.first_slot for s in sequences]
@@ -184,7 +189,7 @@ class _SlotAttention:
             for own, pair in zip(self._own, new, strict=True):
                 own.append(pair)
         attended = [
-            slot_attention(query, prefix, own, mask)
+            _call(self._recompute, slot_attention, query, prefix, tuple(own), mask)
             for query, prefix, own, mask in zip(queries, self._prefix, self._own, self._masks, strict=True)
         ]
         return self._attention.output(torch.cat(attended, dim=1)[None])[0]
@@ -221,8 +226,20 @@ def slot_attention(
     return attended.reshape(heads, rows, head_dim)
 
 
+def _call(recompute: bool, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function; on request keep its arguments only, and call it again in the backward pass."""
+    if not recompute:
+        return function(*arguments)
+    return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)  # nothing draws numbers
+
+
 def ttt_loss(
-    head: Eagle3Head, sequences: Sequence[TTTSequence], targets: TTTTargets, decay: float
+    head: Eagle3Head,
+    sequences: Sequence[TTTSequence],
+    targets: TTTTargets,
+    decay: float,
+    shares: Sequence[float] | None = None,
+    recompute: bool = False,
 ) -> tuple[Tensor, list[StepMetrics]]:
     """Return the loss Σ_j decay^j · mean_j and what is logged of each step.
 
@@ -234,19 +251,22 @@ def ttt_loss(
         sequences: The batch.
         targets: What it should predict.
         decay: Weight of a step against the one before it.
+        shares: For each step, this batch's share of the slots whose losses are averaged; 1 when not given.
+        recompute: Whether attention, logits and their loss are computed again in the backward pass, to save memory.
     """
     counted = [rows.nonzero()[:, 0] for rows in targets.counted]
-    outputs = ttt_outputs(head, sequences, len(counted))
-    logits = head.logits(torch.cat([output[rows] for output, rows in zip(outputs, counted, strict=True)]))
-    compared = _compare(head, logits, targets, torch.cat([rows + step for step, rows in enumerate(counted)]))
+    outputs = ttt_outputs(head, sequences, len(counted), recompute)
+    drafted = torch.cat([output[rows] for output, rows in zip(outputs, counted, strict=True)])
+    compared_rows = torch.cat([rows + step for step, rows in enumerate(counted)])
+    compared = _call(recompute, _compare, head, drafted, targets, compared_rows)
     by_step = zip(*(torch.split(column, [len(rows) for rows in counted]) for column in compared), strict=True)
-    total = logits.new_zeros(())
+    total = drafted.new_zeros((), dtype=torch.float32)
     metrics = []
     for step, columns in enumerate(by_step):
         loss, measured = _summarise(_Compared(*columns))
         metrics.append(measured)
         if loss is not None:
-            total = total + decay**step * loss
+            total = total + decay**step * (1.0 if shares is None else shares[step]) * loss
     return total, metrics
 
 
@@ -259,8 +279,9 @@ class _Compared(NamedTuple):
     overlap: Tensor
 
 
-def _compare(head: Eagle3Head, logits: Tensor, targets: TTTTargets, rows: Tensor) -> _Compared:
-    """Compare logits (slots, draft_vocabulary) with the targets' `rows` (slots,)."""
+def _compare(head: Eagle3Head, outputs: Tensor, targets: TTTTargets, rows: Tensor) -> _Compared:
+    """Compare what follows from the head's outputs (slots, width) with the targets' `rows` (slots,)."""
+    logits = head.logits(outputs)
     best = targets.best[rows]
     losses = F.cross_entropy(logits, targets.restricted[rows], reduction="none")
     with torch.no_grad():
