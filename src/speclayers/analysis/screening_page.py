@@ -116,7 +116,7 @@ def race(study: Study, model: str) -> PageTable:
         }
         cells = [layers_in_words(str(final["candidate"])), final["proposed_by"]]
         cells += [lengths.get(budget, "") for budget in budgets] + [outcome]
-        order.append(((-final["rung"], -final["kept"], -final["simulated_length"]), cells))
+        order.append(((-final["rung"], not final["kept"], -final["simulated_length"]), cells))
     responses = count(int(rows["responses"].max()), "held-out response")
     caption = (
         f"Screening of {model}: simulated acceptance length on {responses} after each budget of response tokens, with"

@@ -133,7 +133,7 @@ def read_study(connection: Connection) -> Study:
     whole = {
         "facts": "facts",
         "targets": "targets",
-        "tau": f"acceptance_summary where kind <> '{MOVED_KIND}'",
+        "tau": f"acceptance_summary where kind <> '{MOVED_KIND}' order by model, temperature, nodes, tau_question desc",
         "moved": f"acceptance_summary where kind = '{MOVED_KIND}'",
         "transfers": "transfers order by model, temperature, nodes, metric desc, layer_set",
         "comparisons": "comparisons",

@@ -16,9 +16,9 @@ def transfers(study: Study) -> PageTable:
     level = confidence_level(study.confidence)
     caption = (
         "A head moved to other layers keeps its weights, layer by layer in ascending order. Untouched, or trained on"
-        " for a share of a head's training, against heads trained there from scratch. τ and Δτ: mean over questions, with"
-        f" {level} limits, paired by question; p-value and verdict corrected (Holm) for the moved heads of one set,"
-        " temperature and tree size. The first line of each group is the head that was moved, on its own layers."
+        " for a share of a head's training, against heads trained there from scratch. τ and Δτ: mean over questions,"
+        f" with {level} limits, paired by question; p-value and verdict corrected (Holm) for the moved heads of one"
+        " set, temperature and tree size. The first line of each group is the head that was moved, on its own layers."
     )
     head = ["model", "layers", "head", "#T", "#nodes", "#τ", "#Δτ to scratch", "#p, corrected", "verdict"]
     return page_table(caption, head, cells)

@@ -37,7 +37,8 @@ def start_weights(folder: Path, name: HeadName, target: Target) -> dict[str, Ten
     found = HeadName(layers=config.layers, seed=config.seed, kind=config.kind)
     if not name.start or found != name.origin() or config.started_from is not None:
         expected = name.origin() if name.start else "none, as the name says nothing of a start"
-        raise UserError(f"--start: {folder} holds head {found}; {name} expects {expected}")
+        moved = f", moved from {config.started_from}" if config.started_from else ""
+        raise UserError(f"--start: {folder} holds head {found}{moved}; {name} expects {expected}")
     if config.target_hash != target.manifest.target_hash:
         raise UserError(f"--start: {folder} was trained for {config.target}; train it again for {target.name}")
     head = head_from_tensors(config, read_tensors(folder / WEIGHTS_FILE), folder / WEIGHTS_FILE)
