@@ -303,7 +303,7 @@ def _write_screening(where: Layout, made_up: MadeUpModel) -> Path:
         return Judged(rung.budget + 7, length, length - 0.2, length + 0.2)
 
     singles = [(layer,) for layer in range(1, made_up.n_layers + 1)]
-    sets = [*singles, *(tuple(layers) for layers in made_up.sets.values())]
+    sets = list(dict.fromkeys([*singles, *(tuple(layers) for layers in made_up.sets.values())]))
     rungs = plan_rungs(len(sets), 1000, 0.5)
     results = race(sets, rungs, judge, lambda layers: None, made_up.whole_curve)
     proposed = [("single layer" if len(r.layers) == 1 else "elsi", r.rung.number, r.rung.budget) for r in results]

@@ -157,7 +157,7 @@ def test_the_winner_of_a_screening_stands_beside_the_selectors(tmp_path):
     assert found.tau.set_index("layer_set").loc["l12", "selectors"].tolist() == ["eagle2, screen"] * 2
 
 
-@pytest.mark.parametrize(("whole_curve", "layers"), [(True, [12, 12, 12]), (False, [5, 3, 3])])
+@pytest.mark.parametrize(("whole_curve", "layers"), [(True, [12, 12, 12]), (False, [6, 3, 3])])
 def test_ranks_of_the_layer_curve_are_compared_between_budgets(tmp_path, whole_curve, layers):
     with new_database(tmp_path / "study.duckdb", threads=1) as connection:
         screened = dataclasses.replace(TINY, screened=True, whole_curve=whole_curve)
