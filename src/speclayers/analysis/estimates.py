@@ -190,11 +190,11 @@ def estimate_transfers(counts: pd.DataFrame, sets: pd.DataFrame, plan: Resamplin
     """
     moved = sets[sets["kind"] == MOVED_KIND]
     scratch = [layers_name([int(layer) for layer in layers]) for layers in moved["layers"]]
-    rows: list[dict[str, Any]] = []
+    rows: list[pd.DataFrame] = []
     for (model, reference), group in moved.assign(scratch=scratch).groupby(["model", "scratch"], sort=True):
         of_model = counts[(counts["model"] == model) & counts["layer_set"].isin({reference, *group["layer_set"]})]
-        rows += estimate_differences(of_model, {str(model): str(reference)}, plan).to_dict("records")
-    return pd.DataFrame(rows)
+        rows.append(estimate_differences(of_model, {str(model): str(reference)}, plan))
+    return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()
 
 
 def estimate_correlations(tau: pd.DataFrame, sets: pd.DataFrame, plan: Resampling) -> pd.DataFrame:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
+
 from speclayers.analysis.page_tables import PageTable, page_table
-from speclayers.analysis.study import HEADLINE_METRIC, Study, of_model, rows_of
+from speclayers.analysis.study import HEADLINE_METRIC, Study, of_model, rows_of, settings_of
 from speclayers.analysis.wording import confidence_level, estimate, interval, layers_in_words, number, signed
 from speclayers.names import HeadName, layers_name
 
@@ -25,26 +27,30 @@ def transfers(study: Study) -> PageTable:
 
 
 def _of_model(study: Study, model: str) -> list[list[Any]]:
-    moved, tau = of_model(study.moved, model), of_model(study.tau, model)
-    compared = of_model(study.transfers, model)
-    compared = compared[compared["metric"] == HEADLINE_METRIC]
     lines: list[list[Any]] = []
-    rows = moved.assign(name=[_name(label) for label in moved["layer_set"]])
-    keys = rows.assign(
-        start=[layers_name(n.start) for n in rows["name"]], end=[layers_name(n.layers) for n in rows["name"]]
-    )
-    for (temperature, nodes, start, end), group in keys.groupby(["temperature", "nodes", "start", "end"], sort=True):
-        where = [f"{temperature:g}", nodes]
-        alike = tau[(tau["temperature"] == temperature) & (tau["nodes"] == nodes)]
-        gaps = compared[(compared["temperature"] == temperature) & (compared["nodes"] == nodes)].set_index("layer_set")
-        for label, told in ((start, "start, on its own layers"), (end, "from scratch")):
-            for row in rows_of(alike[alike["layer_set"] == label]):
-                lines.append([model, layers_in_words(label), told, *where, _tau(row), "", "", ""])
-        for row in sorted(rows_of(group), key=lambda row: row["name"].percent):
-            gap = gaps.loc[row["layer_set"]].to_dict() if row["layer_set"] in gaps.index else {}
-            words = f"from {layers_in_words(start)}, {_treatment(row['name'].percent)}"
-            lines.append([model, layers_in_words(end), words, *where, _tau(row), *_gap(gap)])
+    for temperature, nodes, rows in settings_of(of_model(study.moved, model)):
+        moved = sorted(((_name(row["layer_set"]), row) for row in rows_of(rows)), key=lambda pair: pair[0])
+        measured, compared = of_model(study.tau, model), of_model(study.transfers, model)
+        here = _by_set(measured, temperature, nodes)
+        gaps = _by_set(compared[compared["metric"] == HEADLINE_METRIC], temperature, nodes)
+        told: set[tuple[str, str]] = set()
+        for name, row in moved:
+            start, end = layers_name(name.start), layers_name(name.layers)
+            own = [] if (start, end) in told else [(start, "start, on its own layers"), (end, "from scratch")]
+            told.add((start, end))
+            for label, words in own:
+                if label in here:
+                    cells = [model, layers_in_words(label), words, f"{temperature:g}", nodes, _tau(here[label])]
+                    lines.append([*cells, "", "", ""])
+            words = f"from {layers_in_words(start)}, {_treatment(name.percent)}"
+            cells = [model, layers_in_words(end), words, f"{temperature:g}", nodes, _tau(row)]
+            lines.append([*cells, *_gap(gaps.get(row["layer_set"], {}))])
     return lines
+
+
+def _by_set(rows: pd.DataFrame, temperature: float, nodes: int) -> dict[str, dict[str, Any]]:
+    at_setting = rows[(rows["temperature"] == temperature) & (rows["nodes"] == nodes)]
+    return {str(row["layer_set"]): row for row in rows_of(at_setting)}
 
 
 def _name(label: str) -> HeadName:

@@ -84,7 +84,7 @@ def candidates(selections: pd.DataFrame, layers: Sequence[int] | None, n_layers:
     beyond = [layer for layer in singles if layer > n_layers]
     if beyond:
         raise UserError(f"screen.layers: layer {beyond[0]} does not exist; the model has layers 0 to {n_layers}")
-    proposed = {(layer,): [SINGLE] for layer in singles}
+    proposed: dict[Layers, list[str]] = {(layer,): [SINGLE] for layer in singles}
     chosen = sorted({(tuple(int(x) for x in s), str(n)) for s, n in selections[["layers", "selector"]].to_numpy()})
     for chosen_layers, selector in chosen:
         proposed.setdefault(chosen_layers, []).append(selector)
