@@ -25,6 +25,7 @@ rule all:
     default_target: True
     input:
         layout.report,
+        screenings,
 
 
 rule layers:
@@ -36,8 +37,10 @@ rule layers:
 rule acceptance:
     input:
         expand(layout.summary("{model}", "runs"), model=study.study.models),
+        screenings,
 
 
 rule report:
     input:
         layout.report,
+        screenings,

@@ -17,6 +17,11 @@ def screened_heads_of(wildcards):
     return [head for head in heads if head not in selected]
 
 
+# Named by the targets, too: Snakemake 9.27 does not look for changes in a job that waits for a checkpoint, so that a
+# screening added to a finished study would be "nothing to be done".
+screenings = [] if study.screen is None else expand(layout.screening("{model}"), model=study.study.models)
+
+
 def moved_heads_of(wildcards):
     """Heads that keep one set's weights on another set's layers, where the study asks for them."""
     if study.transfer is None:
