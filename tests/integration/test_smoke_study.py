@@ -160,17 +160,19 @@ def test_a_screening_added_later_runs_itself_and_its_winner_only(copy_of_finishe
     assert executed(done) == ["screen_layers"]
     table = pd.read_parquet(path(copy_of_finished, LAYOUT.screening(MODEL)))
     assert set(table[table["layers"].map(len) == 1]["candidate"]) == {f"l0{layer}" for layer in range(1, 7)}
-    won = json.loads(path(copy_of_finished, LAYOUT.screened(MODEL)).read_text())["layers"]
-    name = f"eagle3.{layers_name(won)}.s0"
-    new = name not in heads(copy_of_finished)
-    planned = executed(copy_of_finished.smoke("-n"))
-    assert [planned.count(rule) for rule in ("train_draft", "measure_acceptance", "measure_speed")] == [
-        new,
-        2 * new,
-        new,
-    ]
-    assert not {"screen_layers", "select_layers", "build_corpus", "decode_baseline"} & set(planned)
     assert not path(copy_of_finished, LAYOUT.work(MODEL, "screening")).exists()
+    where = path(copy_of_finished, LAYOUT.screened(MODEL))
+    for layers in ([4], json.loads(where.read_text())["layers"]):  # a winner that nobody chose, and the true one
+        where.write_text(json.dumps({"model": MODEL, "layers": layers}))
+        new = f"eagle3.{layers_name(layers)}.s0" not in heads(copy_of_finished)
+        assert new or layers != [4]
+        done = copy_of_finished.smoke("-n")
+        planned = executed(done)
+        assert [planned.count(rule) for rule in ("train_draft", "measure_acceptance", "measure_speed")] == [
+            *(new, 2 * new, new)
+        ]
+        assert planned.count("extract_features") == (layers == [4])
+        assert not {"screen_layers", "select_layers", "build_corpus", "decode_baseline"} & set(planned)
 
 
 TRANSFER = """
