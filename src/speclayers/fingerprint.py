@@ -61,7 +61,7 @@ _SELECTION = tuple(
 _SWEEP = tuple(
     f"selection/{name}.py" for name in ("filter_sweep", "layer_geometry", "search", "selector", "selectors/elsi")
 )
-_HEAD = ("drafting/head.py",)
+_HEAD = ("drafting/head.py", "drafting/tensor_files.py")
 _TRAINING = (
     *_HEAD,
     *(f"drafting/{name}.py" for name in ("initialise", "vocabulary", "ttt", "training", "training_data", "transfer")),

@@ -1,5 +1,7 @@
 """Some training responses are never trained on, and tell when training goes wrong."""
 
+import re
+
 import pytest
 import torch
 
@@ -106,11 +108,12 @@ def test_parting_is_a_rising_held_out_loss_under_a_falling_training_loss(evaluat
     assert log_of(*evaluations).has_parted() == parted
 
 
-def test_learning_by_heart_is_told(many, tmp_path, caplog):
+def test_evaluations_and_learning_by_heart_are_told(many, tmp_path, caplog, monkeypatch):
     caplog.set_level("INFO")
-    rates = {"learning_rate": 2e-2, "lm_head_learning_rate": 2e-2}
-    run(many, tmp_path / "work", held_out=SHARE, evaluate_every=10, steps=60, sequences_per_step=4, **rates)
-    assert "held out: loss" in caplog.text
-    assert "simulated length" in caplog.text
-    assert " left" in caplog.text
-    assert "learns its training responses by heart" in caplog.text
+    monkeypatch.setattr(TrainingLog, "has_parted", lambda log: log.table()["step"].max() == 10)
+    run(many, tmp_path / "work", held_out=SHARE, evaluate_every=5)
+    lines = caplog.text.splitlines()
+    trained = [line for line in lines if "step 6 of 12: loss" in line]
+    assert re.search(r"accuracy [\d./-]+, simulated length \d\.\d\d, \d+ tok/s, 0:00:\d\d left", trained[0])
+    told = [line for line in lines if "held out: loss" in line or "learns its training responses by heart" in line]
+    assert [re.search(r"step \d+", line)[0] for line in told] == ["step 5", "step 10", "step 10", "step 12"]

@@ -1,7 +1,10 @@
 """Other ways to compute the same training: features made online, passes, recomputation, precision, processes."""
 
+import logging
+import multiprocessing
 import os
-import subprocess
+import runpy
+import socket
 import sys
 from pathlib import Path
 
@@ -83,14 +86,25 @@ def test_low_precision_keeps_full_weights(setting, tmp_path):
     assert run(setting, tmp_path / "auto", held_out=0.3).table.equals(full.table)
 
 
-def command(tmp_path, spec, processes, output):
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+def train_as_one_of_two(folder, spec, rank, port):
+    """Run the script as torchrun would start it."""
+    torch.set_num_threads(1)
+    sys.stderr = (folder / f"stderr-{rank}").open("w")
+    here = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": port}
+    os.environ.update({key: str(value) for key, value in here.items()}, MASTER_ADDR="127.0.0.1", OMP_NUM_THREADS="1")
+    logging.getLogger().handlers.clear()
     files = {"output": "model.safetensors", "config": "config.json", "training": "training.parquet"}
     options = {"spec": spec.canonical(), "model": "llama-0", "fingerprint": "f00d", "threads": "2"}
-    options |= {"target": tmp_path / "llama-0", "corpus": tmp_path / "corpus.parquet", "work": tmp_path / "work"}
-    options |= {"head": "eagle3.l01-l03-l05.s0", **{key: output / name for key, name in files.items()}}
-    words = [str(word) for key, value in options.items() for word in (f"--{key}", value)]
-    return [sys.executable, *launch, str(ROOT / "scripts" / "train_draft.py"), *words]
+    options |= {"target": folder / "llama-0", "corpus": folder / "corpus.parquet", "work": folder / "work"}
+    options |= {"head": "eagle3.l01-l03-l05.s0", **{key: folder / "two" / name for key, name in files.items()}}
+    sys.argv = ["train_draft.py", *(str(word) for key, value in options.items() for word in (f"--{key}", value))]
+    runpy.run_path(str(ROOT / "scripts" / "train_draft.py"), run_name="__main__")
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 def test_two_processes_train_as_one(tiny_target, tmp_path):
@@ -99,12 +113,15 @@ def test_two_processes_train_as_one(tiny_target, tmp_path):
     settings = {**SETTINGS, "steps": 20, "sequences_per_step": 3, "held_out": 0.3, "features": "online"}
     one = run((target, corpus, OnlineFeatures(target, corpus)), tmp_path / "one", **settings)
     spec = TrainSpec(runtime=Runtime(), draft=DraftConfig(**settings, processes=2))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command(tmp_path, spec, 2, tmp_path / "two"), env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("step 20 of 20: loss") == 1
+    port, fork = free_port(), multiprocessing.get_context("fork")
+    both = [fork.Process(target=train_as_one_of_two, args=(tmp_path, spec, rank, port)) for rank in (0, 1)]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join()
+    said = [(tmp_path / f"stderr-{rank}").read_text() for rank in (0, 1)]
+    assert [process.exitcode for process in both] == [0, 0], said
+    assert ["step 20 of 20: loss" in text for text in said] == [True, False]
     table = read_table(tmp_path / "two" / "training.parquet", TRAINING)
     assert_close(table, one.table, 1e-4)
     assert table["slots"].tolist() == one.table["slots"].tolist()

@@ -14,12 +14,11 @@ from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save, save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from speclayers.drafting.head import Eagle3Head
-from speclayers.errors import UserError
-from speclayers.files import atomic_path
+from speclayers.drafting.tensor_files import write_tensors
 
 KEPT = 2
 """The newest checkpoints that are kept: should one be damaged, the one before it serves."""
@@ -56,16 +55,11 @@ def save_checkpoint(
     """
     tensors = {"log": checkpoint.log}
     for name, parameter in head.named_parameters():
-        tensors[f"head/{name}"] = parameter.detach()
+        tensors[f"head/{name}"] = parameter
         for entry, value in optimiser.state[parameter].items():
             tensors[f"{entry}/{name}"] = value
-    tensors = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     path = folder / f"step-{checkpoint.step:07d}.safetensors"
-    with atomic_path(path) as temporary:
-        try:
-            save_file(tensors, temporary, metadata={"key": key, "step": str(checkpoint.step)})
-        except SafetensorError as error:  # the library's own word for what the system refused, such as a full disk
-            raise UserError(f"{path}: cannot be written: {error}; the checkpoint before it is kept") from error
+    write_tensors(path, tensors, {"key": key, "step": str(checkpoint.step)})
     for old in _newest_first(folder)[KEPT:]:
         old.unlink()
 

@@ -106,11 +106,11 @@ def check_tokens(target: Target, corpus: pd.DataFrame) -> None:
     """
     if corpus.empty:
         raise UserError("training corpus: holds no sequence; raise corpus.training.count or max_prompt_tokens")
-    for row in corpus.itertuples():
-        highest = int(np.max(row.input_ids, initial=0))
+    for sample_id, ids in zip(corpus["sample_id"], corpus["input_ids"], strict=True):
+        highest = int(np.max(ids, initial=0))
         if highest >= target.vocabulary:
             raise UserError(
-                f"training corpus: sample {row.sample_id} holds token {highest}, but {target.name} has "
+                f"training corpus: sample {sample_id} holds token {highest}, but {target.name} has "
                 f"{target.vocabulary} tokens; expected a tokenizer that fits the model"
             )
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from pydantic import Field, ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LlamaConfig
@@ -16,8 +16,9 @@ from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from speclayers.config import Section
+from speclayers.drafting.tensor_files import write_tensors
 from speclayers.errors import UserError
-from speclayers.files import atomic_path, read_json, write_json
+from speclayers.files import read_json, write_json
 from speclayers.targets.target import Target
 
 WEIGHTS_FILE = "model.safetensors"
@@ -301,9 +302,7 @@ def save_head(folder: Path, head: Eagle3Head) -> None:
     Raises:
         UserError: A file cannot be written.
     """
-    tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in head.state_dict().items()}
-    with atomic_path(folder / WEIGHTS_FILE) as temporary:
-        save_file(tensors, temporary, metadata={"format": "pt"})
+    write_tensors(folder / WEIGHTS_FILE, head.state_dict(), {"format": "pt"})
     write_json(folder / CONFIG_FILE, head.config.model_dump(mode="json"))
 
 

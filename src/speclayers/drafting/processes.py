@@ -6,8 +6,9 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from accelerate import PartialState
 from accelerate.utils import reduce
@@ -18,7 +19,8 @@ from speclayers.targets.staging import resumable_folder
 Item = TypeVar("Item")
 
 
-class Processes(NamedTuple):
+@dataclass(frozen=True)
+class Processes:
     """The processes of this training.
 
     Args:
