@@ -15,6 +15,7 @@ include: "rules/corpus.smk"
 include: "rules/activations.smk"
 include: "rules/geometry.smk"
 include: "rules/selection.smk"
+include: "rules/screening.smk"
 include: "rules/drafts.smk"
 include: "rules/acceptance.smk"
 include: "rules/report.smk"
@@ -24,6 +25,7 @@ rule all:
     default_target: True
     input:
         layout.report,
+        screenings,
 
 
 rule layers:
@@ -35,8 +37,10 @@ rule layers:
 rule acceptance:
     input:
         expand(layout.summary("{model}", "runs"), model=study.study.models),
+        screenings,
 
 
 rule report:
     input:
         layout.report,
+        screenings,

@@ -36,7 +36,7 @@ fetched = [name for name in study.models if name not in trained]
 
 wildcard_constraints:
     model="|".join(map(re.escape, study.models)),
-    head=r"[a-z0-9]+\.l\d\d+(-l\d\d+)*\.s\d+",
+    head=r"[a-z0-9]+\.l\d\d+(-l\d\d+)*\.s\d+(\.from-l\d\d+(-l\d\d+)*\.p\d+)?",
     layers=r"l\d\d+(-l\d\d+)*",
     split="|".join(SPLITS),
     temperature=r"\d+(\.\d+)?",
@@ -69,6 +69,7 @@ SPECS = {
     "select_layers": specs.selection,
     "extract_features": specs.features,
     "train_draft": specs.train,
+    "screen_layers": specs.screen,
     "choose_questions": lambda study, model: specs.questions(study),
     "decode_baseline": specs.baseline,
     "measure_acceptance": specs.decode,
@@ -154,6 +155,7 @@ PRIORITY = {
     **dict.fromkeys(
         ("dump_activations", "accumulate_gram", "measure_geometry", "select_layers", "extract_features"), 40
     ),
+    "screen_layers": 35,
     "train_draft": 30,
 }
 

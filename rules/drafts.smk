@@ -30,6 +30,7 @@ rule extract_features:
 rule train_draft:
     input:
         features=features_of,
+        start=start_of,
         corpus=layout.corpus("{model}", "training"),
         target=layout.manifest("{model}"),
     output:
@@ -53,10 +54,11 @@ rule train_draft:
         spec=spec_of("train_draft"),
         identity=identity_of("train_draft"),
         target=folder_of("target"),
+        start=lambda wildcards, input: f"--start {input.start}" if input.start else "",
         work=lambda wildcards: layout.work(wildcards.model, wildcards.head),
     shell:
         "{params.launch} scripts/train_draft.py --spec {params.spec:q} --model {wildcards.model}"
         " --fingerprint {params.identity} --threads {threads} --target {params.target}"
-        " --corpus {input.corpus} --features {input.features} --head {wildcards.head}"
+        " --corpus {input.corpus} --features {input.features} --head {wildcards.head} {params.start}"
         " --work {params.work} --output {output.head} --config {output.config}"
         " --training {output.training} > {log} 2>&1"

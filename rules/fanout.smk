@@ -7,6 +7,44 @@ def heads_of(wildcards):
     return [HeadName(layers=tuple(head["layers"]), seed=seed) for head in chosen["heads"] for seed in study.draft.seeds]
 
 
+def screened_heads_of(wildcards):
+    """Heads of the layer set that won the screening, where there is one and no selector's heads are the same."""
+    if study.screen is None:
+        return []
+    won = read_json(Path(checkpoints.screen_layers.get(**wildcards).output.winner))
+    heads = [HeadName(layers=tuple(won["layers"]), seed=seed) for seed in study.draft.seeds]
+    selected = heads_of(wildcards)
+    return [head for head in heads if head not in selected]
+
+
+# Named by the targets, too: Snakemake 9.27 does not look for changes in a job that waits for a checkpoint, so that a
+# screening added to a finished study would be "nothing to be done".
+screenings = [] if study.screen is None else expand(layout.screening("{model}"), model=study.study.models)
+
+
+def moved_heads_of(wildcards):
+    """Heads that keep one set's weights on another set's layers, where the study asks for them."""
+    if study.transfer is None:
+        return []
+    chosen = read_json(Path(checkpoints.select_layers.get(**wildcards).output.heads))["heads"]
+    starts = [tuple(head["layers"]) for head in chosen if study.transfer.start in head["selectors"]]
+    ends = [tuple(head["layers"]) for head in chosen if set(study.transfer.to) & set(head["selectors"])]
+    return [
+        HeadName(layers=end, seed=seed, start=start, percent=percent)
+        for start in starts
+        for end in ends
+        if end != start
+        for seed in study.draft.seeds
+        for percent in study.transfer.percents
+    ]
+
+
+def start_of(wildcards):
+    """Weights of the head that a moved head starts from; none for a head trained from scratch."""
+    name = HeadName.parse(wildcards.head)
+    return layout.head(wildcards.model, name.origin(), "model.safetensors") if name.start else []
+
+
 def features_of(wildcards):
     """Files that hold a head's layers: what earlier passes of the target stored, and one pass for all the rest.
 
@@ -20,12 +58,13 @@ def features_of(wildcards):
     folder = Path(layout.features(wildcards.model, "any")).parent
     passes = {path.stem: layers_of(path.stem) for path in sorted(folder.glob("l*.json"))}
     chosen = Path(layout.heads(wildcards.model))
-    heads = read_json(chosen)["heads"] if chosen.exists() else []
+    selected = set().union(*(head["layers"] for head in (read_json(chosen)["heads"] if chosen.exists() else [])))
     stored = set().union(*passes.values())
-    missing = sorted(wanted.union(*(head["layers"] for head in heads)) - stored)
-    for start in range(0, len(missing), LAYERS_A_PASS):
-        batch = missing[start : start + LAYERS_A_PASS]
-        passes[layers_name(batch)] = set(batch)
+    # what only a screening asks for gets a pass of its own: the others must not wait for it, nor change their names
+    for missing in (sorted(selected - stored), sorted(wanted - selected - stored)):
+        for start in range(0, len(missing), LAYERS_A_PASS):
+            batch = missing[start : start + LAYERS_A_PASS]
+            passes[layers_name(batch)] = set(batch)
     return [layout.features(wildcards.model, name) for name, layers in passes.items() if layers & wanted]
 
 
@@ -50,7 +89,7 @@ def speed_runs(heads):
     return [
         (head, temperature_name(temperature), nodes)
         for head in heads
-        if head.seed in study.speed.seeds
+        if head.seed in study.speed.seeds and not head.start  # moving a head changes no shape, so no time either
         for temperature in study.speed.temperatures
         for nodes in study.speed.nodes
     ]
@@ -61,24 +100,37 @@ def greedy_baseline(wildcards):
     return [] if wildcards.temperature == "0" else layout.baseline(wildcards.model, "0")
 
 
-def results_of(wildcards):
-    """Everything measured on one model; the only place that waits for the selection."""
-    heads = heads_of(wildcards)
-    model = wildcards.model
-    return {
-        "heads": [layout.head(model, head, "config.json") for head in heads],
-        "training": [layout.head(model, head, "training.parquet") for head in heads],
-        "cycles": [layout.acceptance(model, *run, "cycles") for run in acceptance_runs(heads)],
-        "turns": [layout.acceptance(model, *run, "turns") for run in acceptance_runs(heads)],
-        "speed": [layout.speed(model, *run) for run in speed_runs(heads)],
-    }
+def results_of(heads, prefix=""):
+    """An input function: everything measured of one model's heads, each kind of file under a name of its own.
+
+    Only these inputs wait for the selection, and for the screening: heads of selectors do not wait for the latter.
+    """
+
+    def results(wildcards):
+        found, model = heads(wildcards), wildcards.model
+        files = {
+            "heads": [layout.head(model, head, "config.json") for head in found],
+            "training": [layout.head(model, head, "training.parquet") for head in found],
+            "cycles": [layout.acceptance(model, *run, "cycles") for run in acceptance_runs(found)],
+            "turns": [layout.acceptance(model, *run, "turns") for run in acceptance_runs(found)],
+            "speed": [layout.speed(model, *run) for run in speed_runs(found)],
+        }
+        return {f"{prefix}{name}": paths for name, paths in files.items()}
+
+    return results
+
+
+def screening_of(wildcards):
+    """The table of the screening, where the study has one."""
+    return [] if study.screen is None else layout.screening(wildcards.model)
 
 
 def summary_options(wildcards):
     """The same as options of the script, each naming what it is."""
-    heads = heads_of(wildcards)
+    heads = heads_of(wildcards) + screened_heads_of(wildcards) + moved_heads_of(wildcards)
     model = wildcards.model
     return [
+        *(f"--screening {path}" for path in (screening_of(wildcards),) if path),
         *(f"--head {head}={Path(layout.head(model, head, 'config.json')).parent}" for head in heads),
         *(
             f"--acceptance {head}:{temperature}:{nodes}="

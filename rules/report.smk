@@ -1,6 +1,9 @@
 rule summarise_model:
     input:
-        unpack(results_of),
+        unpack(results_of(heads_of)),
+        unpack(results_of(screened_heads_of, "screened_")),
+        unpack(results_of(moved_heads_of, "moved_")),
+        screening=screening_of,
         geometry=expand(layout.geometry("{{model}}", "{table}"), table=GEOMETRY_TABLES),
         selections=layout.selections("{model}"),
         baseline=expand(

@@ -28,6 +28,7 @@ def main() -> None:
         ("--speed", "HEAD:T:NODES=FILE", "a timed run"),
     ):
         arguments.add_argument(name, action="append", default=[], metavar=form, help=f"{meaning}; repeatable")
+    arguments.add_argument("--screening", type=Path, help="table of the screening, where there is one")
     arguments.add_argument("--output", type=Path, required=True, help="folder of the summary to write")
     args = arguments.parse_args()
     results = ModelResults(
@@ -40,6 +41,7 @@ def main() -> None:
         acceptance=inputs.runs("--acceptance", args.acceptance),
         baselines=inputs.baselines("--baseline", args.baseline),
         speed=inputs.runs("--speed", args.speed),
+        screening=args.screening,
     )
     write_summary(results, args.output, Origin(args.model, args.fingerprint))
 

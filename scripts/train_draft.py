@@ -12,6 +12,7 @@ from speclayers.drafting.features import OnlineFeatures
 from speclayers.drafting.head import CONFIG_FILE, WEIGHTS_FILE, save_head
 from speclayers.drafting.processes import joined_processes, shared_work
 from speclayers.drafting.training import train
+from speclayers.drafting.transfer import record_start, share_of, start_weights
 from speclayers.errors import UserError
 from speclayers.names import HeadName
 from speclayers.specs import TrainSpec, read_spec
@@ -26,6 +27,7 @@ def main() -> None:
     arguments.add_argument("--corpus", type=Path, required=True, help="training responses")
     arguments.add_argument("--features", type=Path, nargs="*", default=[], help="manifests of the passes it reads")
     arguments.add_argument("--head", required=True, help="name of the head, such as eagle3.l02-l15-l27.s0")
+    arguments.add_argument("--start", type=Path, help="weights of the head that a moved head starts from")
     arguments.add_argument("--output", type=Path, required=True, help="the head's model.safetensors")
     arguments.add_argument("--config", type=Path, required=True, help="the head's config.json, beside it")
     arguments.add_argument("--training", type=Path, required=True, help="training table")
@@ -35,18 +37,22 @@ def main() -> None:
     if (args.output, args.config) != (folder / WEIGHTS_FILE, folder / CONFIG_FILE):
         raise UserError(f"--output, --config: expected {WEIGHTS_FILE} and {CONFIG_FILE} in one folder")
     name = HeadName.parse(args.head)
+    if bool(name.start) != bool(args.start):
+        raise UserError(f"--start: {name} {'needs the head that it' if name.start else 'has none that it'} starts from")
     spec = read_spec(TrainSpec, args.spec)
     with joined_processes(spec.runtime.device) as processes:
         torch.set_num_threads(max(args.threads // processes.count, 1))
         target = load_target(args.target, args.model, spec.runtime)
         corpus = read_table(args.corpus, CORPUS)
-        online = spec.draft.features == "online"
-        source: FeatureSource = OnlineFeatures(target, corpus) if online else FeatureStore(args.features)
+        start = start_weights(args.start.parent, name, target) if args.start else None
+        draft = share_of(spec.draft, name)
+        source: FeatureSource = (
+            OnlineFeatures(target, corpus) if draft.features == "online" else FeatureStore(args.features)
+        )
         with shared_work(processes, args.work, args.fingerprint) as checkpoints:
-            trained = train(
-                name, target, corpus, source, spec.draft, args.fingerprint, checkpoints, processes=processes
-            )
+            trained = train(name, target, corpus, source, draft, args.fingerprint, checkpoints, start, processes)
             if processes.main:
+                record_start(trained.head, name)
                 write_table(args.training, TRAINING, trained.table, origin(args))
                 save_head(folder, trained.head)
 

@@ -51,6 +51,7 @@ PLACES = {
     **{LAYOUT.geometry("{model}", name): table for name, table in tables.GEOMETRY.items()},
     LAYOUT.gram_shard("{model}", "{shard}"): GRAM_SHARD,
     LAYOUT.selections("{model}"): tables.SELECTIONS,
+    LAYOUT.screening("{model}"): tables.SCREENING,
     f"{Path(LAYOUT.features('{model}', 'any')).parent}/{INDEX_FILE}": INDEX,
     LAYOUT.head("{model}", "{head}", "training.parquet"): tables.TRAINING,
     LAYOUT.baseline("{model}", "{temperature}"): tables.BASELINE,
@@ -69,7 +70,7 @@ class View(NamedTuple):
 
 
 OF_SET = {
-    "kind": "Kind of drafter, such as eagle3.",
+    "kind": "Kind of drafter, such as eagle3; moved for a head that kept another set's weights.",
     "layers": "Target layers that it reads, sorted; null when it reads none.",
     "k": "Number of those layers.",
     "selectors": "Selectors that chose the set, joined by commas; empty when none did.",

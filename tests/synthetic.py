@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,9 +13,10 @@ import pandas as pd
 from speclayers import tables
 from speclayers.analysis.summary import ModelResults, Run, write_summary
 from speclayers.config import StatisticsConfig
+from speclayers.drafting.halving import Judged, Rung, plan_rungs, race
 from speclayers.files import write_json
 from speclayers.layout import Layout
-from speclayers.names import HeadName
+from speclayers.names import HeadName, layers_name
 from speclayers.specs import AggregateSpec
 from speclayers.tables import Origin, write_table
 from speclayers.targets.manifest import Manifest, read_manifest
@@ -41,6 +42,9 @@ class MadeUpModel:
         different_turns: Turns at T=0 whose ids differ from plain decoding's.
         pinned: Sets of the selector `pinned`, chosen and not trained.
         dtype: Precision of the forward passes.
+        moved: Selector whose heads are moved, selector whose layers they get, per cent of training that follows.
+        screened: Whether its layers were screened; alone, deeper layers draft better, so the last one wins.
+        whole_curve: Whether that trained the single layers to every budget.
     """
 
     name: str
@@ -61,6 +65,9 @@ class MadeUpModel:
     different_turns: int = 0
     pinned: Sequence[Sequence[int]] = ()
     dtype: str = "float32"
+    moved: Sequence[tuple[str, str, int]] = ()
+    screened: bool = False
+    whole_curve: bool = True
 
 
 def origin(model: str) -> Origin:
@@ -82,17 +89,15 @@ def write_model(root: Path, made_up: MadeUpModel) -> ModelResults:
     if made_up.questions:
         for temperature in made_up.temperatures:
             baselines[temperature] = _write_baseline(where, made_up, temperature)
-        for selector, layers in made_up.sets.items():
-            for seed in made_up.train_seeds:
-                head = str(HeadName(layers=tuple(layers), seed=seed))
-                probability = made_up.effects.get(selector, 0.6) + rng.normal(0, made_up.seed_spread)
-                heads[head] = _write_head(where, made_up, head, layers, seed, rng)
-                for temperature in made_up.temperatures:
-                    for nodes in made_up.nodes:
-                        run = Run(head, temperature, nodes)
-                        acceptance[run] = _write_acceptance(where, made_up, run, probability, rng)
-                        if temperature == 0 and seed == made_up.train_seeds[0]:
-                            speed[run] = _write_speed(where, made_up, run, rng)
+        for name, probability in _named_heads(made_up, rng):
+            head = str(name)
+            heads[head] = _write_head(where, made_up, head, name.layers, name.seed, rng)
+            for temperature in made_up.temperatures:
+                for nodes in made_up.nodes:
+                    run = Run(head, temperature, nodes)
+                    acceptance[run] = _write_acceptance(where, made_up, run, probability, rng)
+                    if temperature == 0 and name.seed == made_up.train_seeds[0] and not name.start:
+                        speed[run] = _write_speed(where, made_up, run, rng)
     return ModelResults(
         model=made_up.name,
         dtype=made_up.dtype,
@@ -103,7 +108,21 @@ def write_model(root: Path, made_up: MadeUpModel) -> ModelResults:
         acceptance=acceptance,
         baselines=baselines,
         speed=speed,
+        screening=_write_screening(where, made_up) if made_up.screened else None,
     )
+
+
+def _named_heads(made_up: MadeUpModel, rng: np.random.Generator) -> Iterator[tuple[HeadName, float]]:
+    """Yield every head with its probability of acceptance; a moved one loses 0.4 and regains it with training."""
+    for selector, layers in made_up.sets.items():
+        for seed in made_up.train_seeds:
+            name = HeadName(layers=tuple(layers), seed=seed)
+            yield name, made_up.effects.get(selector, 0.6) + rng.normal(0, made_up.seed_spread)
+    for start, end, percent in made_up.moved:
+        for seed in made_up.train_seeds:
+            layers = tuple(made_up.sets[end]), tuple(made_up.sets[start])
+            name = HeadName(layers=layers[0], seed=seed, start=layers[1], percent=percent)
+            yield name, made_up.effects.get(end, 0.6) - 0.4 * (1 - percent / 50)
 
 
 def write_study(root: Path, *models: MadeUpModel, resamples: int = 500, benchmarks: bool = True) -> dict[str, object]:
@@ -285,6 +304,26 @@ def _write_selections(where: Layout, made_up: MadeUpModel) -> None:
         for layers in made_up.pinned
     ]
     write_table(Path(where.selections(made_up.name)), tables.SELECTIONS, pd.DataFrame(rows), origin(made_up.name))
+
+
+def _write_screening(where: Layout, made_up: MadeUpModel) -> Path:
+    def judge(layers: tuple[int, ...], rung: Rung) -> Judged:
+        length = 1.3 + 0.05 * float(np.mean(layers)) + 0.1 * rung.number
+        return Judged(rung.budget + 7, length, length - 0.2, length + 0.2)
+
+    singles = [(layer,) for layer in range(1, made_up.n_layers + 1)]
+    sets = list(dict.fromkeys([*singles, *(tuple(layers) for layers in made_up.sets.values())]))
+    rungs = plan_rungs(len(sets), 1000, 0.5)
+    results = race(sets, rungs, judge, lambda layers: None, made_up.whole_curve)
+    proposed = [("single layer" if len(r.layers) == 1 else "elsi", r.rung.number, r.rung.budget) for r in results]
+    rows = [
+        (layers_name(r.layers), list(r.layers), *by, *r.judged, 16, r.in_race, r.kept)
+        for r, by in zip(results, proposed, strict=True)
+    ]
+    path = Path(where.screening(made_up.name))
+    frame = pd.DataFrame(rows, columns=[column.name for column in tables.SCREENING.columns])
+    write_table(path, tables.SCREENING, frame, origin(made_up.name))
+    return path
 
 
 # ---------------------------------------------------------------- heads, acceptance, speed

@@ -337,6 +337,49 @@ class DraftConfig(Section):
         return self
 
 
+class ScreenConfig(Section):
+    """Screening by successive halving: short trainings of many candidate layer sets, of which the best go on."""
+
+    budget: int = Field(4000, ge=1, description="Response tokens that every candidate learns from in the first rung.")
+    keep: float = Field(
+        0.5,
+        gt=0,
+        lt=1,
+        description="Share of the candidates that goes on; the next rung's budget grows by its inverse.",
+    )
+    layers: Annotated[list[Annotated[int, Field(ge=0)]], NoRepeats] | None = Field(
+        None, description="Single layers that are candidates beside the selectors' sets; 1 to N when not given."
+    )
+    held_out: int = Field(
+        64, ge=2, description="Most of the responses held out by draft.held_out, the first ones, that judge candidates."
+    )
+    whole_curve: bool = Field(
+        False,
+        description="Train single layers to every budget, those out of the race too, so that ranks can be compared.",
+    )
+    sequences_per_step: int | None = Field(
+        None, ge=1, description="Sequences in one optimiser step; those of draft when not given."
+    )
+    warmup_steps: int | None = Field(
+        None, ge=0, description="Steps of linear warm-up before the cosine; those of draft when not given."
+    )
+    seed: Seed = Field(0, description="Seed of weights and order, the same for all candidates.")
+
+
+class TransferConfig(Section):
+    """Heads that keep their weights while their layers change."""
+
+    start: Name = Field("eagle3", description="Selector whose heads are moved.")
+    to: Annotated[list[Name], NoRepeats] = Field(
+        min_length=1, description="Selectors to whose layer sets they are moved, of as many layers."
+    )
+    percents: Annotated[list[Annotated[int, Field(ge=0, lt=100)]], NoRepeats] = Field(
+        default_factory=lambda: [0, 10],
+        min_length=1,
+        description="Per cent of a head's training that a moved head gets on its new layers; 0 leaves it untouched.",
+    )
+
+
 # ---------------------------------------------------------------- acceptance and speed
 
 
@@ -441,6 +484,12 @@ class Study(Section):
     geometry: GeometryConfig = Field(default_factory=GeometryConfig, description="Entropy and CKA of the layers.")
     selection: SelectionConfig = Field(default_factory=SelectionConfig, description="Selectors.")
     draft: DraftConfig = Field(default_factory=DraftConfig, description="Draft heads and their training.")
+    screen: ScreenConfig | None = Field(
+        None, description="Screening of many candidate layer sets by short trainings; none when not given."
+    )
+    transfer: TransferConfig | None = Field(
+        None, description="Heads moved to other layers, to be measured beside those trained there; none when not given."
+    )
     acceptance: AcceptanceConfig = Field(default_factory=AcceptanceConfig, description="Acceptance runs.")
     speed: SpeedConfig = Field(default_factory=SpeedConfig, description="Timed runs.")
     statistics: StatisticsConfig = Field(default_factory=StatisticsConfig, description="Statistics of the report.")
@@ -474,6 +523,31 @@ class Study(Section):
                     )
         if self.statistics.reference not in {s.name for s in self.selection.selectors}:
             raise ValueError(f"statistics.reference: '{self.statistics.reference}' is not among selection.selectors")
+        return self
+
+    @model_validator(mode="after")
+    def _screened_layers_exist(self) -> Study:
+        for layer in (self.screen.layers if self.screen else None) or ():
+            for model in self.study.models:
+                source = self.models[model].source
+                if isinstance(source, TrainedSource) and layer > source.layers:
+                    raise ValueError(f"screen.layers: {layer} does not exist; {model} has layers 0 to {source.layers}")
+        return self
+
+    @model_validator(mode="after")
+    def _heads_can_be_moved(self) -> Study:
+        if self.transfer is None:
+            return self
+        trained = {selector.name: selector for selector in self.selection.selectors if selector.train}
+        start = self.transfer.start
+        for key, name in (("start", start), *(("to", name) for name in self.transfer.to)):
+            if name not in trained:
+                raise ValueError(f"transfer.{key}: '{name}' is not among selection.selectors that are trained")
+            if len(trained[name].k) > 1 or trained[name].k != trained[start].k:
+                raise ValueError(
+                    f"transfer.{key}: '{name}' chooses {trained[name].k} layers, '{start}' {trained[start].k}; "
+                    "expected one and the same k, since a head moves to as many layers as it reads"
+                )
         return self
 
     @model_validator(mode="after")

@@ -68,7 +68,7 @@ _SWEEP = tuple(
 _HEAD = tuple(f"drafting/{name}.py" for name in ("head", "draft_cache", "tensor_files", "vocabulary"))
 _TRAINING = (
     *_HEAD,
-    *(f"drafting/{name}.py" for name in ("initialise", "losses", "ttt", "training", "training_data")),
+    *(f"drafting/{name}.py" for name in ("initialise", "losses", "ttt", "training", "training_data", "transfer")),
     *(f"drafting/{name}.py" for name in ("checkpoints", "feature_store", "features")),
     *(f"drafting/{name}.py" for name in ("processes", "step_sums", "training_log")),
 )
@@ -88,6 +88,14 @@ STAGES = {
     "recommend_layers": Stage(("export/layer_ids.py", "export/recommendation.py")),
     "extract_features": Stage(("drafting/features.py", "drafting/feature_store.py"), ("build_corpus.training",)),
     "train_draft": Stage(_TRAINING, ("extract_features",)),
+    "screen_layers": Stage(
+        (
+            *_TRAINING,
+            *(f"drafting/{name}.py" for name in ("halving", "screening")),
+            "geometry/jackknife.py",
+        ),
+        ("build_corpus.training", "select_layers"),
+    ),
     "choose_questions": Stage(("corpus/questions.py", "corpus/prompts.py", "corpus/bundled/questions.jsonl")),
     "decode_baseline": Stage(_BASELINE, ("target", "choose_questions")),
     "measure_acceptance": Stage((*_DRAFTING, "decoding/", *_DECODING), ("train_draft", "decode_baseline")),

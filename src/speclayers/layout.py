@@ -16,7 +16,7 @@ GEOMETRY_TABLES = (
 SPLITS = ("calibration", "training")
 SUMMARY_TABLES = (
     *(f"geometry_{name}" for name in GEOMETRY_TABLES),
-    *("selections", "heads", "training", "turns", "cycles", "speed", "runs"),
+    *("selections", "screening", "heads", "training", "turns", "cycles", "speed", "runs"),
 )
 
 
@@ -89,6 +89,14 @@ class Layout:
     def heads(self, model: str) -> str:
         """Names of the heads to train: what the workflow reads after the checkpoint."""
         return f"{self.model(model)}/selection/heads.json"
+
+    def screening(self, model: str) -> str:
+        """How the candidates of a screening drafted, rung by rung."""
+        return f"{self.model(model)}/screening/screening.parquet"
+
+    def screened(self, model: str) -> str:
+        """The layer set that won the screening: what the workflow reads after its checkpoint."""
+        return f"{self.model(model)}/screening/winner.json"
 
     def recommendation(self, model: str) -> str:
         """What the selections recommend, with the layer ids of each serving engine, as JSON."""

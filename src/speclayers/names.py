@@ -13,31 +13,56 @@ def temperature_name(temperature: float) -> str:
     return format(temperature, "g")
 
 
-_HEAD_NAME = re.compile(r"^(?P<kind>[a-z0-9]+)\.(?P<layers>l\d{2,}(?:-l\d{2,})*)\.s(?P<seed>\d+)$")
+_HEAD_NAME = re.compile(
+    r"^(?P<kind>[a-z0-9]+)\.(?P<layers>l\d{2,}(?:-l\d{2,})*)\.s(?P<seed>\d+)"
+    r"(?:\.from-(?P<start>l\d{2,}(?:-l\d{2,})*)\.p(?P<percent>\d{1,2}))?$"
+)
 
 
 class HeadName(NamedTuple):
-    """What identifies a trained head: the layers it reads, its seed and its kind, not who asked for it."""
+    """What identifies a trained head, not who asked for it.
+
+    Args:
+        layers: Target layers that it reads, sorted.
+        seed: Seed of its training.
+        kind: Kind of the head.
+        start: Layers of the head whose weights it started from; none for a head trained from scratch.
+        percent: Share of a head's training, in per cent, that it got on its own layers after such a start.
+    """
 
     layers: tuple[int, ...]
     seed: int
     kind: str = "eagle3"
+    start: tuple[int, ...] = ()
+    percent: int = 0
 
     def __str__(self) -> str:
-        """Return the name as it stands in paths, such as eagle3.l02-l15-l27.s0."""
-        return f"{self.kind}.{layers_name(self.layers)}.s{self.seed}"
+        """Return the name as it stands in paths: eagle3.l02-l15-l27.s0, eagle3.l02-l18-l29.s0.from-l02-l15-l27.p10."""
+        name = f"{self.kind}.{layers_name(self.layers)}.s{self.seed}"
+        return f"{name}.from-{layers_name(self.start)}.p{self.percent}" if self.start else name
 
     @classmethod
     def parse(cls, text: str) -> HeadName:
         """Read a name back.
 
         Raises:
-            UserError: The text is no head name.
+            UserError: The text is no head name, or it moves a head to another number of layers.
         """
         match = _HEAD_NAME.match(text)
         if match is None:
             raise UserError(f"'{text}' is no head name; expected the form eagle3.l02-l15-l27.s0")
-        return cls(kind=match["kind"], layers=tuple(sorted(layers_of(match["layers"]))), seed=int(match["seed"]))
+        layers = tuple(sorted(layers_of(match["layers"])))
+        name = cls(kind=match["kind"], layers=layers, seed=int(match["seed"]))
+        if match["start"] is None:
+            return name
+        start = tuple(sorted(layers_of(match["start"])))
+        if len(start) != len(layers):
+            raise UserError(f"'{text}' moves a head of {len(start)} layers to {len(layers)}; expected as many")
+        return name._replace(start=start, percent=int(match["percent"]))
+
+    def origin(self) -> HeadName:
+        """Return the head whose weights it started from: same kind and seed, other layers."""
+        return HeadName(layers=self.start, seed=self.seed, kind=self.kind)
 
 
 def layers_name(layers: tuple[int, ...] | list[int]) -> str:

@@ -14,6 +14,7 @@ from speclayers.config import (
     GeometryConfig,
     Questions,
     Runtime,
+    ScreenConfig,
     Section,
     SelectionConfig,
     Source,
@@ -72,6 +73,14 @@ class TrainSpec(Section):
 
     runtime: Runtime
     draft: DraftConfig
+
+
+class ScreenSpec(Section):
+    """Screening candidate layer sets by short trainings."""
+
+    runtime: Runtime
+    draft: DraftConfig
+    screen: ScreenConfig
 
 
 class QuestionsSpec(Section):
@@ -219,6 +228,22 @@ def train(study: Study, model: str) -> TrainSpec:
     """
     unused = {"seeds": [0]} | ({} if study.draft.tokens is None else {"steps": DraftConfig().steps})
     return TrainSpec(runtime=study.models[model].runtime(), draft=study.draft.model_copy(update=unused))
+
+
+def screen(study: Study, model: str) -> ScreenSpec:
+    """Return the slice of screen_layers: the heads' training, with a seed, budgets and step sizes of its own.
+
+    Raises:
+        UserError: The study screens nothing.
+    """
+    if study.screen is None:
+        raise UserError("screen: is not in the config, so that nothing is screened")
+    whole = DraftConfig()
+    unused = ("seeds", "steps", "tokens", "evaluate_every", "features", "processes")
+    draft = study.draft.model_copy(update={key: getattr(whole, key) for key in unused})
+    own = {key: getattr(study.screen, key) for key in ("sequences_per_step", "warmup_steps")}
+    draft = draft.model_copy(update={key: value for key, value in own.items() if value is not None})
+    return ScreenSpec(runtime=study.models[model].runtime(), draft=draft, screen=study.screen)
 
 
 def questions(study: Study) -> QuestionsSpec:

@@ -113,18 +113,8 @@ ENTROPY = Table(
             "nats",
             "What the package information_flow computes on these rows; null unless geometry.information_flow asks.",
         ),
-        Column(
-            "ci_low",
-            _f64,
-            "nats",
-            "Lower 95 % limit by the block jackknife; null for one prompt, and where sinks are kept.",
-        ),
-        Column(
-            "ci_high",
-            _f64,
-            "nats",
-            "Upper 95 % limit by the block jackknife; null for one prompt, and where sinks are kept.",
-        ),
+        Column("ci_low", _f64, "nats", "Lower 95 % limit, block jackknife; null for one prompt, and with sinks kept."),
+        Column("ci_high", _f64, "nats", "Upper 95 % limit, block jackknife; null for one prompt, and with sinks kept."),
         Column("effective_rank", _f64, "", "Exp of the entropy of the singular values, whatever alpha; pooled only."),
     ),
 )
@@ -258,6 +248,23 @@ SELECTIONS = Table(
     ),
 )
 
+SCREENING = Table(
+    "screening",
+    (
+        Column("candidate", _str, "", "Layer set, by its name."),
+        Column("layers", _layers, "", "Its layers, sorted."),
+        Column("proposed_by", _str, "", "Selectors that chose it, `single layer`, or both, joined by commas."),
+        Column("rung", _i32, "", "Round of the race, from 0."),
+        Column("budget", _i64, "tokens", "Response tokens to learn from up to the end of this rung."),
+        Column("tokens", _i64, "tokens", "Response tokens learnt from: the budget, up to the end of its last step."),
+        Column("simulated_length", _f64, "tokens", "1 + Σ_j Π_{i≤j} accuracy_i on held-out responses."),
+        Column("ci_low", _f64, "tokens", "Lower 95 % limit, jackknife over responses."),
+        Column("ci_high", _f64, "tokens", "Upper 95 % limit."),
+        Column("responses", _i64, "", "Held-out responses."),
+        Column("in_race", _bool, "", "Whether it competes in this rung; if not, it is trained for the curve only."),
+        Column("kept", _bool, "", "Whether it goes on to the next rung; in the last one, whether it wins."),
+    ),
+)
 TRAIN, HELD_OUT = "train", "held_out"
 """Values of `split` in the training table."""
 

@@ -19,6 +19,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from speclayers.layout import GEOMETRY_TABLES, Layout
+from speclayers.names import layers_name
 
 MODEL = "smoke-qwen3"
 LAYOUT = Layout("smoke")
@@ -150,12 +151,86 @@ def test_a_selector_added_later_trains_only_its_own_head(copy_of_finished):
     before = {head: head.stat().st_mtime_ns for head in trained}
     done = copy_of_finished.smoke()
     assert done.returncode == 0, done.stderr
-    executed = re.findall(r"^(?:local)?(?:rule|checkpoint) (\w+):", done.stdout + done.stderr, re.MULTILINE)
-    assert executed.count("train_draft") == 1
-    assert executed.count("extract_features") <= 1
-    assert not {"build_corpus", "dump_activations", "measure_geometry", "decode_baseline"} & set(executed)
+    ran = executed(done)
+    assert ran.count("train_draft") == 1
+    assert ran.count("extract_features") <= 1
+    assert not {"build_corpus", "dump_activations", "measure_geometry", "decode_baseline"} & set(ran)
     assert {head: head.stat().st_mtime_ns for head in before} == before
     assert "eagle3.l01-l05.s0" in heads(copy_of_finished)
+
+
+SCREEN = """
+screen:
+  budget: 60
+  keep: 0.3
+"""
+
+
+def with_screen(space):
+    study = space.folder / "studies/smoke.yaml"
+    study.write_text(study.read_text() + SCREEN)
+
+
+def executed(done):
+    return re.findall(r"^(?:local)?(?:rule|checkpoint) (\w+):", done.stdout + done.stderr, re.MULTILINE)
+
+
+def test_a_screening_is_planned_only_where_it_is_configured(workspace):
+    assert "screen_layers" not in workspace.smoke("-n").stdout
+    with_screen(workspace)
+    assert executed(workspace.smoke("-n")).count("screen_layers") == 1
+    assert "screen_layers" not in workspace.smoke("-n", "layers").stdout
+
+
+def test_a_screening_added_later_runs_itself_and_its_winner_only(copy_of_finished):
+    with_screen(copy_of_finished)
+    planned = sorted(set(executed(copy_of_finished.smoke("-n"))))
+    assert planned == ["aggregate_study", "all", "render_report", "screen_layers", "summarise_model"]
+    done = copy_of_finished.smoke(LAYOUT.screened(MODEL))
+    assert done.returncode == 0, done.stderr
+    assert executed(done) == ["screen_layers"]
+    table = pd.read_parquet(path(copy_of_finished, LAYOUT.screening(MODEL)))
+    assert set(table[table["layers"].map(len) == 1]["candidate"]) == {f"l0{layer}" for layer in range(1, 7)}
+    assert not path(copy_of_finished, LAYOUT.work(MODEL, "screening")).exists()
+    where = path(copy_of_finished, LAYOUT.screened(MODEL))
+    for layers in ([4], json.loads(where.read_text())["layers"]):  # a winner that nobody chose, and the true one
+        where.write_text(json.dumps({"model": MODEL, "layers": layers}))
+        new = f"eagle3.{layers_name(layers)}.s0" not in heads(copy_of_finished)
+        assert new or layers != [4]
+        done = copy_of_finished.smoke("-n")
+        planned = executed(done)
+        assert [planned.count(rule) for rule in ("train_draft", "measure_acceptance", "measure_speed")] == [
+            *(new, 2 * new, new)
+        ]
+        assert planned.count("extract_features") == (layers == [4])
+        assert not {"screen_layers", "select_layers", "build_corpus", "decode_baseline"} & set(planned)
+
+
+TRANSFER = """
+transfer:
+  start: pinned
+  to: [uniform]
+"""
+
+
+def test_moved_heads_are_planned_where_configured(copy_of_finished):
+    study = copy_of_finished.folder / "studies/smoke.yaml"
+    added = "{name: pinned, k: [2], options: {sets: [[1, 5]]}}\n    - {name: uniform, k: [2]}"
+    text = study.read_text().replace("{name: eagle2, k: [1], train: false}", added)
+    study.write_text(text + TRANSFER)
+    assert copy_of_finished.smoke(LAYOUT.heads(MODEL)).returncode == 0
+    done = copy_of_finished.smoke("-n")
+    assert done.returncode == 0, done.stderr
+    trained = set(re.findall(r"heads/(eagle3[^/]+)/model.safetensors", done.stdout))
+    start, end = "eagle3.l01-l05.s0", "eagle3.l02-l05.s0"
+    moved = {f"{end}.from-l01-l05.p0", f"{end}.from-l01-l05.p10"}
+    assert moved <= trained
+    planned = executed(done)
+    assert planned.count("train_draft") == len({start, end} - set(heads(copy_of_finished))) + 2
+    assert planned.count("measure_acceptance") == 2 * planned.count("train_draft")
+    assert planned.count("measure_speed") == planned.count("train_draft") - 2
+    study.write_text(text)
+    assert ".from-" not in copy_of_finished.smoke("-n").stdout
 
 
 def job(space, rule, output):

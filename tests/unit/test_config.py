@@ -112,6 +112,23 @@ def test_a_model_name_that_is_no_plain_folder_name_is_refused(name):
         ({"draft": {"seeds": [1, 1]}}, "draft.seeds: 1 stands there twice"),
         ({"draft": {"seeds": [-1]}}, "draft.seeds.0"),
         ({"geometry": {"seed": -1}}, "geometry.seed"),
+        ({"screen": {"keep": 1.0}}, "screen.keep"),
+        ({"screen": {"keep": 0}}, "screen.keep"),
+        ({"screen": {"budget": 0}}, "screen.budget"),
+        ({"screen": {"held_out": 1}}, "screen.held_out"),
+        ({"screen": {"layers": [2, 2]}}, "screen.layers: 2 stands there twice"),
+        ({"screen": {"layers": [-1]}}, "screen.layers.0"),
+        ({"screen": {"layers": [13]}}, "screen.layers: 13 does not exist; tiny-qwen3 has layers 0 to 12"),
+        ({"screen": {"kep": 0.5}}, "did you mean 'keep'?"),
+        ({"transfer": {"to": []}}, "transfer.to"),
+        ({"transfer": {"to": ["elsie"]}}, "transfer.to: 'elsie' is not among selection.selectors that are trained"),
+        ({"transfer": {"to": ["elsi_c"]}}, "transfer.to: 'elsi_c' is not among selection.selectors that are trained"),
+        (
+            {"transfer": {"to": ["elsi"]}},
+            "transfer.to: 'elsi' chooses [1, 3] layers, 'eagle3' [3]; expected one and the",
+        ),
+        ({"transfer": {"to": ["min_entropy"], "percents": [100]}}, "transfer.percents.0"),
+        ({"transfer": {"to": ["min_entropy"], "form": "x"}}, "unknown key 'transfer.form'"),
     ],
 )
 def test_a_wrong_value_is_named_by_its_key(overlay, told):
@@ -173,7 +190,30 @@ def test_head_names_survive_a_round_trip():
         assert HeadName.parse(text) == name
 
 
-@pytest.mark.parametrize("text", ["eagle3", "eagle3.l2.s0", "eagle3.l02.sx", "../x.l02.s0", "eagle3.l02-.s0"])
+def test_a_moved_heads_name_says_where_it_comes_from():
+    text = "eagle3.l02-l18-l29.s1.from-l02-l15-l27.p10"
+    name = HeadName.parse(text)
+    assert name == HeadName(layers=(2, 18, 29), seed=1, start=(2, 15, 27), percent=10)
+    assert str(name) == text
+    assert str(name.origin()) == "eagle3.l02-l15-l27.s1"
+    untouched = name._replace(percent=0)
+    assert HeadName.parse(str(untouched)) == untouched
+    with pytest.raises(UserError, match="moves a head of 1 layers to 3; expected as many"):
+        HeadName.parse("eagle3.l02-l18-l29.s1.from-l02.p0")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "eagle3",
+        "eagle3.l02.s0.from-l03",
+        "eagle3.l02.s0.from-l03.p100",
+        "eagle3.l2.s0",
+        "eagle3.l02.sx",
+        "../x.l02.s0",
+        "eagle3.l02-.s0",
+    ],
+)
 def test_what_is_no_head_name_is_refused(text):
     with pytest.raises(UserError, match="no head name"):
         HeadName.parse(text)
@@ -194,6 +234,23 @@ def test_two_studies_share_models_and_nothing_else():
     for path in ("corpus", "geometry"):
         assert getattr(one, path)("m", "x") != getattr(other, path)("m", "x")
     assert one.database != other.database
+
+
+def test_a_screening_reaches_no_other_stage_and_no_step_of_a_head_reaches_it():
+    model = "smollm2-135m"
+    plain, screened = parse_study(DEFAULT), parse_study(merged({"screen": {}}))
+    for slice_of in (specs.selection, specs.features, specs.train, specs.decode, specs.baseline, specs.speed):
+        assert slice_of(plain, model) == slice_of(screened, model)
+    longer = parse_study(merged({"screen": {}, "draft": {"steps": 9, "seeds": [0, 1], "tokens": 50}}))
+    assert specs.screen(longer, model) == specs.screen(screened, model)
+    wide = {"draft": {"sequences_per_step": 9, "warmup_steps": 9}}
+    own = {"screen": {"sequences_per_step": 2, "warmup_steps": 30}}
+    assert specs.screen(parse_study(merged(wide | {"screen": {}})), model).draft.warmup_steps == 9
+    assert specs.screen(parse_study(merged(wide | own)), model).draft == specs.screen(screened, model).draft
+    other = parse_study(merged({"screen": {"budget": 9}}))
+    assert specs.screen(other, model) != specs.screen(screened, model)
+    with pytest.raises(UserError, match="nothing is screened"):
+        specs.screen(plain, model)
 
 
 def test_settings_of_the_sweep_and_the_dump_leave_the_geometry_alone():

@@ -16,6 +16,7 @@ import pytest
 from speclayers.analysis.acceptance_figures import categories, depths, forest, prediction
 from speclayers.analysis.figures import COLOURS, DASHES, SHAPES, Figure, padded, records
 from speclayers.analysis.report import exactness_sentence, render, sections, write_figures, write_report
+from speclayers.analysis.screening_page import curve
 from speclayers.analysis.study import build_study, read_study
 from speclayers.analysis.warehouse import new_database
 from speclayers.analysis.wording import joined, layers_in_words
@@ -151,6 +152,61 @@ def test_one_model_with_one_set_has_nothing_to_compare(tmp_path):
     assert "There is no set to compare with eagle3" in text
     assert "nothing can be compared" in text
     assert "No job was measured" in text
+
+
+def test_a_screening_has_a_curve_and_two_tables(tmp_path, page):
+    assert 'id="screening"' not in page
+    study = build(tmp_path, MadeUpModel("narrow", screened=True, questions=0), benchmarks=False)
+    page, drawn = rendered(study)
+    text = Page(page).text
+    assert 'id="screening"' in page
+    (curve,) = [figure for figure in drawn if figure.name == "curve-narrow"]
+    assert curve.title == (
+        "Alone, layer 12 of narrow drafts best after 4,000 tokens (2.10), layer 1 worst (1.55);"
+        " ranks after 1,000 tokens agree with these by ρ = 1.00"
+    )
+    assert "only the layers that were kept" not in curve.caption
+    (rows,) = curve.chart["datasets"].values()
+    assert len(rows) == 36
+    (race,) = [
+        b.content
+        for s in sections(study)
+        for b in s.blocks
+        if s.name == "screening" and "Screening of" in str(b.content)
+    ]
+    assert race.rows[0] == [
+        "{12}",
+        "single layer",
+        "1.90 [1.70, 2.10]",
+        "2.00 [1.80, 2.20]",
+        "2.10 [1.90, 2.30]",
+        "won",
+    ]
+    assert [row[-1] for row in race.rows].count("out after 1,000 tokens") == 8
+    assert "chosen were" in text
+
+
+def test_a_curve_of_those_kept_says_so(tmp_path):
+    study = build(tmp_path, MadeUpModel("short", screened=True, whole_curve=False, questions=0), benchmarks=False)
+    figure = curve(study, "short")
+    assert figure.title == "Alone, layer 12 of short drafts best after 1,000 tokens (1.90), layer 1 worst (1.35)"
+    assert "Larger budgets show only the layers that were kept" in figure.caption
+
+
+def test_moved_heads_have_a_table(tmp_path, page):
+    assert 'id="transfer"' not in page
+    made_up = MadeUpModel(
+        "moving", questions=30, temperatures=(0.0,), moved=(("eagle3", "elsi", 10), ("eagle3", "elsi", 0))
+    )
+    (table,) = [b.content for s in sections(build(tmp_path, made_up)) for b in s.blocks if s.name == "transfer"]
+    assert [(row[1], row[2]) for row in table.rows] == [
+        ("{2, 6, 9}", "start, on its own layers"),
+        ("{4, 8, 11}", "from scratch"),
+        ("{4, 8, 11}", "from {2, 6, 9}, untouched"),
+        ("{4, 8, 11}", "from {2, 6, 9}, trained on for 10 %"),
+    ]
+    assert table.rows[2][-1] == "lower"
+    assert table.rows[2][6].startswith("−")
 
 
 def test_geometry_alone_says_that_nothing_was_measured(tmp_path):

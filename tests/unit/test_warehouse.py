@@ -57,6 +57,7 @@ def study(built):
         ("eagle3.l02-l15-l27.s0", "eagle3", [2, 15, 27], 0, "l02-l15-l27"),
         ("eagle3.l102.s12", "eagle3", [102], 12, "l102"),
         ("medusa.l30.s1", "medusa", [30], 1, "medusa.l30"),
+        ("eagle3.l03-l04.s1.from-l02-l15.p10", "moved", [3, 4], 1, "l03-l04.from-l02-l15.p10"),
         ("prompt_lookup", "prompt_lookup", None, None, "prompt_lookup"),
     ],
 )
@@ -91,7 +92,9 @@ def test_an_option_given_twice_is_refused():
 
 def test_every_summary_table_has_a_schema_and_is_written(tmp_path):
     assert set(SUMMARIES) == set(SUMMARY_TABLES)
-    write_summary(write_model(tmp_path, TINY), tmp_path / "summary", origin(TINY.name))
+    write_summary(
+        write_model(tmp_path, dataclasses.replace(TINY, screened=True)), tmp_path / "summary", origin(TINY.name)
+    )
     for name in SUMMARY_TABLES:
         assert len(read_table(tmp_path / "summary" / f"{name}.parquet", SUMMARIES[name]))
 
@@ -139,6 +142,57 @@ def test_layers_beyond_the_last_are_refused(tmp_path):
     results = dataclasses.replace(results, manifest=results.manifest.model_copy(update={"layers": 8}))
     with pytest.raises(UserError, match="chose layer 9, but tiny-qwen3 has 8"):
         write_summary(results, tmp_path / "summary", origin(TINY.name))
+
+
+def test_the_winner_of_a_screening_stands_beside_the_selectors(tmp_path):
+    with new_database(tmp_path / "study.duckdb", threads=1) as connection:
+        screened = dataclasses.replace(TINY, screened=True, sets={**TINY.sets, "eagle2": (12,)})
+        build_study(connection, **write_study(tmp_path, screened, resamples=100))
+        found = read_study(connection)
+    chosen = found.selected.set_index("label").loc["screen"]
+    assert (chosen["layer_set"], chosen["k"], chosen["trained"]) == ("l12", 1, True)
+    assert chosen["score"] == found.selected.set_index("label").loc["eagle2", "score"]
+    assert "won the screening of 15 candidates: simulated length 2.100 on 16" in chosen["reason"]
+    assert "after 4007 tokens" in chosen["reason"]
+    assert found.tau.set_index("layer_set").loc["l12", "selectors"].tolist() == ["eagle2, screen"] * 2
+
+
+@pytest.mark.parametrize(("whole_curve", "layers"), [(True, [12, 12, 12]), (False, [6, 3, 3])])
+def test_ranks_of_the_layer_curve_are_compared_between_budgets(tmp_path, whole_curve, layers):
+    with new_database(tmp_path / "study.duckdb", threads=1) as connection:
+        screened = dataclasses.replace(TINY, screened=True, whole_curve=whole_curve)
+        build_study(connection, **write_study(tmp_path, screened, resamples=100))
+        ranks = read_study(connection).curve_ranks
+    between = ranks[ranks["against"] == "budget"]
+    pairs = list(zip(between["budget"], between["other_budget"], strict=True))
+    assert pairs == [(1000, 2000), (1000, 4000), (2000, 4000)]
+    assert between["layers"].tolist() == layers
+    assert between["all_layers"].tolist() == [whole_curve] * 3
+    assert between["rho"].fillna(0).tolist() == pytest.approx([1.0 if whole_curve else 0.0] * 3)
+    entropy = ranks[(ranks["against"] == "entropy") & (ranks["budget"] == 1000)].iloc[0]
+    assert (entropy["layers"], entropy["all_layers"]) == (12, True)
+    assert -1 < entropy["rho_low"] < entropy["rho"] < entropy["rho_high"] < 1
+
+
+def test_moved_heads_are_compared_with_scratch_and_with_nothing_else(tmp_path):
+    moves = (("eagle3", "elsi", 0), ("eagle3", "elsi", 50))
+    alone = MadeUpModel("moving", questions=40, temperatures=(0.0,))
+    with new_database(tmp_path / "alone.duckdb", threads=1) as connection:
+        build_study(connection, **write_study(tmp_path / "alone", alone, resamples=200))
+        before = read_study(connection)
+    with new_database(tmp_path / "study.duckdb", threads=1) as connection:
+        build_study(connection, **write_study(tmp_path, dataclasses.replace(alone, moved=moves), resamples=200))
+        found = read_study(connection)
+    pd.testing.assert_frame_equal(found.comparisons, before.comparisons)
+    assert set(found.tau["layer_set"]) == set(before.tau["layer_set"])
+    rows = found.transfers[found.transfers["metric"] == "tau_question"].set_index("layer_set")
+    untouched, tuned = "l04-l08-l11.from-l02-l06-l09.p0", "l04-l08-l11.from-l02-l06-l09.p50"
+    assert set(rows.index) == {untouched, tuned}
+    assert set(rows["reference"]) == {"l04-l08-l11"}
+    assert rows["verdict"].to_dict() == {untouched: "lower", tuned: "not distinguishable"}
+    tau = pd.concat([found.tau, found.moved]).set_index("layer_set")["tau_question"]
+    assert rows.loc[untouched, "difference"] == pytest.approx(tau[untouched] - tau["l04-l08-l11"])
+    assert found.training["drafter"].str.contains("from-").sum() == 0
 
 
 def test_a_run_that_misses_a_turn_is_refused(tmp_path):

@@ -10,6 +10,10 @@ REFERENCE_KIND = "eagle3"
 """Kind whose layer sets are compared; its sets are labelled by their layers alone."""
 
 
+MOVED_KIND = "moved"
+"""Kind of heads that kept another set's weights; they are compared with heads trained on their layers, only."""
+
+
 class DrafterName(NamedTuple):
     """Parts of a drafter's name; `layers` and `seed` are None where it has none."""
 
@@ -32,5 +36,12 @@ def parse_drafter(name: str) -> DrafterName:
         return DrafterName(name, None, None, name)
     head = HeadName.parse(name)
     layer_set = layers_name(head.layers)
+    if head.start:
+        return DrafterName(MOVED_KIND, list(head.layers), head.seed, moved_name(head))
     label = layer_set if head.kind == REFERENCE_KIND else f"{head.kind}.{layer_set}"
     return DrafterName(head.kind, list(head.layers), head.seed, label)
+
+
+def moved_name(head: HeadName) -> str:
+    """Return the label of a moved head without its seed: l02-l18-l29.from-l02-l15-l27.p10."""
+    return f"{layers_name(head.layers)}.from-{layers_name(head.start)}.p{head.percent}"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 import pandas as pd
 
-from speclayers.analysis.drafters import REFERENCE_KIND
+from speclayers.analysis.drafters import MOVED_KIND, REFERENCE_KIND
 from speclayers.analysis.statistics import (
     Counts,
     Interval,
@@ -24,6 +24,7 @@ from speclayers.analysis.statistics import (
     verdict,
 )
 from speclayers.analysis.warehouse import Connection, query
+from speclayers.names import layers_name
 
 REFERENCE_K = 3
 """The reference selector's set with this many layers is what others are compared with."""
@@ -179,6 +180,23 @@ def _compare(sets: dict[str, Measured], reference: str, metric: Metric, plan: Re
     return rows
 
 
+def estimate_transfers(counts: pd.DataFrame, sets: pd.DataFrame, plan: Resampling) -> pd.DataFrame:
+    """Compare every moved head with those trained from scratch on its layers, at the same temperature and tree size.
+
+    Args:
+        counts: Rows of `question_counts`.
+        sets: Columns model, layer_set, kind and layers.
+        plan: Resamples, level and seed.
+    """
+    moved = sets[sets["kind"] == MOVED_KIND]
+    scratch = [layers_name([int(layer) for layer in layers]) for layers in moved["layers"]]
+    rows: list[pd.DataFrame] = []
+    for (model, reference), group in moved.assign(scratch=scratch).groupby(["model", "scratch"], sort=True):
+        of_model = counts[(counts["model"] == model) & counts["layer_set"].isin({reference, *group["layer_set"]})]
+        rows.append(estimate_differences(of_model, {str(model): str(reference)}, plan))
+    return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()
+
+
 def estimate_correlations(tau: pd.DataFrame, sets: pd.DataFrame, plan: Resampling) -> pd.DataFrame:
     """Correlate E(S) with τ over the layer sets of equal size.
 
@@ -197,6 +215,39 @@ def estimate_correlations(tau: pd.DataFrame, sets: pd.DataFrame, plan: Resamplin
         names = ("model", "temperature", "nodes", "k")
         rows.append(dict(zip(names, key, strict=True)) | {"sets": len(group)} | _columns("rho", rho))
     return pd.DataFrame(rows)
+
+
+def estimate_curve_ranks(connection: Connection, plan: Resampling) -> pd.DataFrame:
+    """Correlate the screening's layer curve at each budget with that at each larger one, and with the entropy S(l).
+
+    A curve is the simulated length of the single layers. Where only the layers that were kept saw the larger budget,
+    the correlation is over those alone, which are alike: it says less.
+    """
+    rows = query(
+        connection,
+        """
+        select s.model, s.budget, s.layers[1] as layer, s.simulated_length, e.entropy
+        from screening as s
+        left join geometry_entropy as e
+            on e.model = s.model and e.layer = s.layers[1] and e.alpha = 1 and e.subset = 'filtered'
+            and not e.sinks_kept and e.sample_id is null
+        where len(s.layers) = 1
+        order by all
+        """,
+    )
+    found: list[dict[str, Any]] = []
+    for model, group in rows.groupby("model", sort=True):
+        curves = group.pivot(index="layer", columns="budget", values="simulated_length")
+        entropy = group.groupby("layer")["entropy"].first()
+        for place, budget in enumerate(curves):
+            others = [("budget", other, curves[other]) for other in curves.columns[place + 1 :]]
+            for against, other_budget, values in (*others, ("entropy", None, entropy)):
+                both = pd.DataFrame({"curve": curves[budget], "other": values}).dropna()
+                rho = rank_correlation(both["curve"].to_numpy(), both["other"].to_numpy(), plan.confidence)
+                row = {"model": model, "budget": budget, "against": against, "other_budget": other_budget}
+                row |= {"layers": len(both), "all_layers": len(both) == len(curves)}
+                found.append(row | _columns("rho", rho))
+    return pd.DataFrame(found).astype({"other_budget": "Int64"}) if found else pd.DataFrame()
 
 
 # ---------------------------------------------------------------- depth and speed

@@ -44,7 +44,7 @@ class PageTable:
     numbers: frozenset[int]
 
 
-def _table(caption: str, head: Sequence[str], rows: list[list[Any]]) -> PageTable:
+def page_table(caption: str, head: Sequence[str], rows: list[list[Any]]) -> PageTable:
     """Build a table; a title that starts with # is that of a column of numbers."""
     numbers = frozenset(place for place, title in enumerate(head) if title.startswith("#"))
     cells = [[MISSING if _unknown(cell) else str(cell) for cell in row] for row in rows]
@@ -91,7 +91,7 @@ def tau(study: Study) -> PageTable:
         "#τ, mean over questions",
         "#τ, pooled",
     ]
-    return _table(caption, [*head, "#questions", "#seeds", "#verifications", "#cut"], rows)
+    return page_table(caption, [*head, "#questions", "#seeds", "#verifications", "#cut"], rows)
 
 
 def comparisons(study: Study, model: str) -> PageTable:
@@ -134,7 +134,7 @@ def comparisons(study: Study, model: str) -> PageTable:
         "#p, corrected",
         "verdict",
     ]
-    return _table(caption, [*head, "#smallest", "#Δτ, pooled"], cells)
+    return page_table(caption, [*head, "#smallest", "#Δτ, pooled"], cells)
 
 
 def _difference(row: dict[str, Any]) -> str:
@@ -152,7 +152,7 @@ def filter_effect(study: Study, model: str) -> PageTable:
     ]
     head = ["part", "#prompts", "#variance, all", "#filtered", "#random", "#cut against all", "#cut against random"]
     caption = "Variance over prompts of a layer's entropy (nats²), mean over the layers of each third of the depth."
-    return _table(caption, head, cells)
+    return page_table(caption, head, cells)
 
 
 def _share(row: dict[str, Any], name: str) -> str:
@@ -175,7 +175,7 @@ def filter_sets(study: Study, model: str) -> PageTable:
         "What elsi would choose at each share, by entropy of order 2 on at most 1,024 of the tokens kept: a quick"
         " relative of the selection. Where filtered and random differ little, the filter decides little."
     )
-    return _table(caption, head, cells)
+    return page_table(caption, head, cells)
 
 
 def gaps(study: Study) -> PageTable:
@@ -192,7 +192,7 @@ def gaps(study: Study) -> PageTable:
         " does not ask it, or where a selector found fewer than k layers. A greedy search that reaches 0 found the"
         " best; below 0, it found a better one than the sets of highest E₂(S) that `exhaustive` scores again."
     )
-    return _table(caption, ["model", "selector", "#k", "layers", "#below exhaustive", "the same set by"], cells)
+    return page_table(caption, ["model", "selector", "#k", "layers", "#below exhaustive", "the same set by"], cells)
 
 
 def engine_ids(recommendations: Sequence[dict[str, Any]]) -> PageTable:
@@ -209,7 +209,7 @@ def engine_ids(recommendations: Sequence[dict[str, Any]]) -> PageTable:
             cells.append([found["model"], entry["selector"], _whole(entry["k"]), layers_in_words(entry["name"]), *ids])
     conventions = "; ".join(f"{e['engine']} ({e['key']}): {e['convention']}" for e in engines.values())
     caption = f"Ids to paste. Layer {recommendations[0]['convention']}. {conventions}."
-    return _table(caption, ["model", "selector", "#k", "layers", *(e["engine"] for e in engines.values())], cells)
+    return page_table(caption, ["model", "selector", "#k", "layers", *(e["engine"] for e in engines.values())], cells)
 
 
 def _ids(found: dict[str, Any]) -> str:
@@ -256,7 +256,7 @@ def selections(study: Study) -> PageTable:
         " S together. Half-samples: the share of random halves of the prompts on which a selector picks each layer;"
         " sets are searched there by order 2, and where that chooses another set on all prompts, it is named."
     )
-    return _table(caption, head, cells)
+    return page_table(caption, head, cells)
 
 
 def heads(study: Study) -> PageTable:
@@ -273,7 +273,7 @@ def heads(study: Study) -> PageTable:
         " head is trained on, after the last step; where nothing is held out, on the training responses, mean over the"
         " last tenth of the steps. Coverage: the share of training tokens that the draft vocabulary holds."
     )
-    return _table(caption, [*head, "#simulated tokens", "measured on"], cells)
+    return page_table(caption, [*head, "#simulated tokens", "measured on"], cells)
 
 
 def speed(study: Study) -> PageTable:
@@ -303,7 +303,7 @@ def speed(study: Study) -> PageTable:
         f" {confidence_level(study.confidence)} limits by bootstrap over questions. The last but one column: how many"
         " plain forward passes one verification takes. All of it holds for the machine that timed it."
     )
-    return _table(caption, [*head, "#other", "#passes", "#questions"], cells)
+    return page_table(caption, [*head, "#other", "#passes", "#questions"], cells)
 
 
 def costs(study: Study) -> PageTable:
@@ -320,7 +320,7 @@ def costs(study: Study) -> PageTable:
         for row in rows_of(study.costs)
     ]
     head = ["rule", "model", "#jobs", "#seconds", "#processor seconds", "#most memory, MB"]
-    return _table("Job seconds by rule and model; a dash where a job was too short to sample.", head, cells)
+    return page_table("Job seconds by rule and model; a dash where a job was too short to sample.", head, cells)
 
 
 def exactness(study: Study) -> PageTable:
@@ -349,7 +349,7 @@ def exactness(study: Study) -> PageTable:
         " (acceptance.check_generate). A tie: plain decoding's two best logits"
         f" are closer than {TIE:g} at the first difference. Not applicable where tokens are sampled (T > 0)."
     )
-    return _table(caption, head, cells)
+    return page_table(caption, head, cells)
 
 
 def disagreements(study: Study) -> PageTable:
@@ -368,11 +368,11 @@ def disagreements(study: Study) -> PageTable:
         for row in rows_of(rows.head(MOST_DISAGREEMENTS))
     ]
     caption = f"Turns that differ at T = 0: {len(cells)} of {len(rows)}, with plain decoding's top-2 logit gap there."
-    return _table(caption, ["model", "drafter", "#nodes", "#question", "#turn", "#position", "#gap"], cells)
+    return page_table(caption, ["model", "drafter", "#nodes", "#question", "#turn", "#position", "#gap"], cells)
 
 
 def provenance(study: Study) -> PageTable:
     """Return versions, hashes, seeds and settings."""
     rows: pd.DataFrame = study.provenance
     cells = [[row["model"], row["part"], row["key"], row["value"]] for row in rows_of(rows)]
-    return _table("Where the numbers come from.", ["model", "part", "fact", "value"], cells)
+    return page_table("Where the numbers come from.", ["model", "part", "fact", "value"], cells)

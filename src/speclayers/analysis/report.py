@@ -15,7 +15,15 @@ from jinja2 import Environment
 from markupsafe import Markup
 from tqdm import tqdm
 
-from speclayers.analysis import acceptance_figures, geometry_figures, page_tables, run_figures, selection_figures
+from speclayers.analysis import (
+    acceptance_figures,
+    geometry_figures,
+    page_tables,
+    run_figures,
+    screening_page,
+    selection_figures,
+    transfer_page,
+)
 from speclayers.analysis.answer import Answer, answer, headline_comparisons
 from speclayers.analysis.figures import Figure
 from speclayers.analysis.layer_warnings import layer_warnings
@@ -45,18 +53,21 @@ class Section:
 
 
 def sections(study: Study) -> list[Section]:
-    """Return the page's sections; each says what is missing where there are no data."""
+    """Return the page's sections; each says what is missing where there are no data, or is left out if optional."""
     builders = (
         ("acceptance", "Tokens accepted", _acceptance),
         ("layers", "The layers", _layers),
         ("selections", "Which layers were chosen", selections_section),
+        ("screening", "Screening by short trainings", _screening),
+        ("transfer", "Heads moved to other layers", _transfer),
         ("training", "Training of the heads", _training),
         ("time", "Time", _time),
         ("exactness", "Exactness", _exactness),
         ("words", "Words used here", _words),
         ("provenance", "Provenance", provenance_section),
     )
-    return [Section(name, title, list(build(study))) for name, title, build in builders]
+    parts = [Section(name, title, list(build(study))) for name, title, build in builders]
+    return [part for part in parts if part.blocks]  # a study that screens nothing has no section for it
 
 
 def write_report(study: Study, report: Path, figures: Path) -> None:
@@ -224,6 +235,20 @@ def selections_section(study: Study) -> Iterator[Block]:
         yield Block("table", page_tables.gaps(study))
     for model in study.models:
         yield from _shown(selection_figures.stabilities(study, model), selection_figures.agreement(study, model))
+
+
+def _screening(study: Study) -> Iterator[Block]:
+    for model in study.models:
+        if len(of_model(study.screening, model)):
+            yield from _shown(screening_page.curve(study, model))
+            yield Block("table", screening_page.race(study, model))
+    if len(study.curve_ranks):
+        yield Block("table", screening_page.ranks(study))
+
+
+def _transfer(study: Study) -> Iterator[Block]:
+    if len(study.moved):
+        yield Block("table", transfer_page.transfers(study))
 
 
 def _training(study: Study) -> Iterator[Block]:

@@ -82,6 +82,7 @@ def _keyed(keys: tuple[Column, ...], table: Table) -> Table:
 SUMMARIES: dict[str, Table] = {
     **{f"geometry_{name}": _keyed(MODEL, table) for name, table in tables.GEOMETRY.items()},
     "selections": _keyed(MODEL, tables.SELECTIONS),
+    "screening": _keyed(MODEL, tables.SCREENING),
     "heads": HEADS,
     "training": _keyed(DRAFTER, tables.TRAINING),
     "turns": _keyed((*DRAFTER, *SETTING), tables.TURNS),
@@ -135,6 +136,9 @@ DIFFERENCES = Table(
     ),
 )
 
+TRANSFERS = Table("transfers", DIFFERENCES.columns)
+"""Moved heads against those trained from scratch on their layers: `differences` with another reference."""
+
 CATEGORY_ESTIMATES = Table(
     "category_estimates",
     (
@@ -182,6 +186,19 @@ CORRELATIONS = Table(
     ),
 )
 
+CURVE_RANKS = Table(
+    "curve_ranks",
+    (
+        *MODEL,
+        Column("budget", _i64, "tokens", "Budget of the layer curve: simulated length against the single layer."),
+        Column("against", _str, "", "What its ranks are compared with: `budget`, a larger one, or `entropy`, S(l)."),
+        Column("other_budget", _i64, "tokens", "That larger budget; null for entropy."),
+        Column("layers", _i64, "layers", "Single layers measured in both."),
+        Column("all_layers", _bool, "", "Whether these are all that were screened, not only those kept."),
+        *_interval("rho", "", "Spearman's ρ of the two; null below eight layers."),
+    ),
+)
+
 JOBS = Table(
     "jobs",
     (
@@ -219,7 +236,7 @@ FACTS = Table(
 ESTIMATES = {
     table.name: table
     for table in (
-        *(TAU_ESTIMATES, DIFFERENCES, CATEGORY_ESTIMATES, DEPTH_ESTIMATES),
-        *(SPEED_ESTIMATES, CORRELATIONS, JOBS, TARGETS, FACTS),
+        *(TAU_ESTIMATES, DIFFERENCES, TRANSFERS, CATEGORY_ESTIMATES, DEPTH_ESTIMATES),
+        *(SPEED_ESTIMATES, CORRELATIONS, CURVE_RANKS, JOBS, TARGETS, FACTS),
     )
 }

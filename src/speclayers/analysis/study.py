@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from speclayers.analysis import estimates
+from speclayers.analysis.drafters import MOVED_KIND
 from speclayers.analysis.provenance import facts_frame, read_jobs, targets_frame
 from speclayers.analysis.statistics import Resampling
 from speclayers.analysis.warehouse import (
@@ -36,6 +37,8 @@ class Study:
     facts: pd.DataFrame
     targets: pd.DataFrame
     tau: pd.DataFrame
+    moved: pd.DataFrame
+    transfers: pd.DataFrame
     comparisons: pd.DataFrame
     categories: pd.DataFrame
     depths: pd.DataFrame
@@ -43,6 +46,8 @@ class Study:
     correlations: pd.DataFrame
     selected: pd.DataFrame
     sets: pd.DataFrame
+    screening: pd.DataFrame
+    curve_ranks: pd.DataFrame
     entropy: pd.DataFrame
     cka: pd.DataFrame
     turning: pd.DataFrame
@@ -110,7 +115,8 @@ _ENTROPY = """
 
 _TRAINING = """
     with bins as (
-        select *, ceil(step * 60.0 / max(step) over (partition by model, drafter)) as bin from training
+        select *, ceil(step * 60.0 / max(step) over (partition by model, drafter)) as bin
+        from training where not contains(drafter, '.from-')
     )
     select model, drafter, split, ttt_step, max(step) as step, avg(loss) as loss, avg(accuracy) as accuracy
     from bins group by model, drafter, split, ttt_step, bin order by model, drafter, split, ttt_step, step
@@ -127,7 +133,9 @@ def read_study(connection: Connection) -> Study:
     whole = {
         "facts": "facts",
         "targets": "targets",
-        "tau": "acceptance_summary",
+        "tau": f"acceptance_summary where kind <> '{MOVED_KIND}' order by model, temperature, nodes, tau_question desc",
+        "moved": f"acceptance_summary where kind = '{MOVED_KIND}'",
+        "transfers": "transfers order by model, temperature, nodes, metric desc, layer_set",
         "comparisons": "comparisons",
         "categories": "category_estimates order by all",
         "depths": "depth_estimates order by all",
@@ -135,6 +143,8 @@ def read_study(connection: Connection) -> Study:
         "correlations": "correlations order by all",
         "selected": "selected order by model, selector, k, seed",
         "sets": "sets order by model, layer_set",
+        "screening": "screening order by model, rung, simulated_length desc, candidate",
+        "curve_ranks": "curve_ranks order by all",
         "turning": "geometry_turning order by model, layer",
         "filter_effect": "geometry_filter_effect",
         "filter_sweep": "geometry_filter_sweep",
@@ -196,6 +206,7 @@ def build_study(
     write_estimate(connection, "category_estimates", estimates.estimate_categories(counts, plan))
     write_estimate(connection, "depth_estimates", estimates.estimate_depths(connection, plan))
     write_estimate(connection, "speed_estimates", estimates.estimate_speed(connection, plan))
+    write_estimate(connection, "curve_ranks", estimates.estimate_curve_ranks(connection, plan))
     _write_comparisons(connection, counts, tau, spec.statistics.reference, plan)
     create_views(connection)
 
@@ -204,8 +215,10 @@ def _write_comparisons(
     connection: Connection, counts: pd.DataFrame, tau: pd.DataFrame, reference: str, plan: Resampling
 ) -> None:
     references = estimates.reference_sets(connection, reference)
-    write_estimate(connection, "differences", estimates.estimate_differences(counts, references, plan))
-    sets = query(connection, "select model, layer_set, kind, k, score from sets")
+    sets = query(connection, "select model, layer_set, kind, layers, k, score from sets")
+    moved = counts["layer_set"].isin(sets[sets["kind"] == MOVED_KIND]["layer_set"])  # in no one else's Holm correction
+    write_estimate(connection, "differences", estimates.estimate_differences(counts[~moved], references, plan))
+    write_estimate(connection, "transfers", estimates.estimate_transfers(counts, sets, plan))
     write_estimate(connection, "correlations", estimates.estimate_correlations(tau, sets, plan))
 
 

@@ -42,6 +42,7 @@ class ModelResults:
         acceptance: Folder of each acceptance run.
         baselines: Plain decoding's table at each temperature.
         speed: Table of each timed run.
+        screening: Table of the screening, where the study has one.
     """
 
     model: str
@@ -53,6 +54,7 @@ class ModelResults:
     acceptance: Mapping[Run, Path] = field(default_factory=dict)
     baselines: Mapping[float, Path] = field(default_factory=dict)
     speed: Mapping[Run, Path] = field(default_factory=dict)
+    screening: Path | None = None
 
 
 EXACTNESS_COUNTS = ("identical", "ties", "different", "as_generate")
@@ -89,7 +91,10 @@ def _summaries(results: ModelResults) -> Iterator[tuple[str, pd.DataFrame]]:
         if name == "gram":
             frame = frame[frame["block_a"].isna()]  # pairs of blocks serve the selection's half-samples only
         yield f"geometry_{name}", frame.assign(model=results.model)
-    yield "selections", _selections(results)
+    screening = read_table(results.screening, tables.SCREENING) if results.screening else None
+    yield "selections", _selections(results, screening)
+    parts = [] if screening is None else [screening.assign(model=results.model)]
+    yield "screening", _united(parts, SUMMARIES["screening"])
     yield from _head_tables(results)
     yield from _acceptance_tables(results)
     parts = [
@@ -106,8 +111,15 @@ def _of_model(path: Path, table: Table, model: str) -> pd.DataFrame:
     return frame
 
 
-def _selections(results: ModelResults) -> pd.DataFrame:
+SCREEN = "screen"
+"""What the screening is called among the selectors."""
+
+
+def _selections(results: ModelResults, screening: pd.DataFrame | None) -> pd.DataFrame:
+    """Return what the selectors chose and, beside them, what the screening left."""
     frame = _of_model(results.selections, tables.SELECTIONS, results.model)
+    if screening is not None:
+        frame = pd.concat([frame, _screened(screening, frame)], ignore_index=True)
     for selector, layers in zip(frame["selector"], frame["layers"], strict=True):
         if len(layers) and max(layers) > results.manifest.layers:
             raise UserError(
@@ -115,6 +127,21 @@ def _selections(results: ModelResults) -> pd.DataFrame:
                 f" but {results.model} has {results.manifest.layers}"
             )
     return frame.assign(model=results.model)
+
+
+def _screened(screening: pd.DataFrame, selections: pd.DataFrame) -> pd.DataFrame:
+    """Return the winner of a screening as a selection; E(S) is known where a selector chose the same set."""
+    last = screening[screening["rung"] == screening["rung"].max()]
+    won = last[last["kept"]].iloc[0]
+    same = selections[[list(layers) == list(won["layers"]) for layers in selections["layers"]]]
+    reason = (
+        f"won the screening of {(screening['rung'] == 0).sum()} candidates: simulated length"
+        f" {won['simulated_length']:.3f} on {won['responses']} held-out responses after {won['tokens']} tokens"
+    )
+    layers = won["layers"]
+    row = {"selector": SCREEN, "k": len(layers), "seed": 0, "layers": layers, "trained": True, "reason": reason}
+    row |= {"score": same["score"].max(), "runner_up": "[]", "stability": "{}", "half_sample_set": layers}
+    return pd.DataFrame([row]).astype({"k": "int32", "score": "float64"})
 
 
 def _united(parts: list[pd.DataFrame], table: Table) -> pd.DataFrame:

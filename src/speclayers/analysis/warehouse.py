@@ -20,10 +20,10 @@ from speclayers.files import FULL, atomic_path
 from speclayers.tables import Table, read_origin
 
 EXPORTS = (
-    *("acceptance_summary", "comparisons", "category_estimates", "depth_estimates", "speed_estimates"),
+    *("acceptance_summary", "comparisons", "transfers", "category_estimates", "depth_estimates", "speed_estimates"),
     *("correlations", "layer_profile", "selected", "selector_agreement", "geometry_filter_effect"),
     *("geometry_filter_sweep", "geometry_filter_sets"),
-    *("runs", "heads", "costs", "provenance"),
+    *("screening", "curve_ranks", "runs", "heads", "costs", "provenance"),
 )
 """Tables and views that are also written as Parquet and CSV."""
 

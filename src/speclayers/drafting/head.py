@@ -54,6 +54,10 @@ class HeadConfig(Section):
     vocabulary_hash: str = Field(description="Hash of the draft vocabulary's target ids.")
     coverage: float = Field(description="Share of training response tokens inside the draft vocabulary.")
     initialised_from_target: tuple[str, ...] = Field((), description="Tensors that started from the target's weights.")
+    started_from: str | None = Field(None, description="Head whose weights it started from; null when from scratch.")
+    percent: int | None = Field(
+        None, description="Share of a head's training, in per cent, that followed; null when from scratch."
+    )
 
 
 def _linear(inputs: int, outputs: int) -> nn.Linear:
