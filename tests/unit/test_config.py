@@ -12,7 +12,7 @@ from speclayers.config import Section, Study
 from speclayers.errors import UserError
 from speclayers.layout import Layout
 from speclayers.names import HeadName, layers_name, layers_of, temperature_name
-from speclayers.reading import parse_study, refuse_repeated_keys
+from speclayers.reading import parse_study, refuse_missing_files, refuse_repeated_keys
 
 ROOT = Path(__file__).parents[2]
 DEFAULT = yaml.safe_load((ROOT / "config.yaml").read_text())
@@ -138,6 +138,25 @@ def test_what_yaml_would_silently_drop_is_refused(tmp_path, text, told):
         refuse_repeated_keys(shipped)
 
 
+@pytest.mark.parametrize(
+    ("overlay", "told"),
+    [
+        (
+            {"acceptance": {"questions": {"source": "file", "path": "gone"}}},
+            "acceptance.questions.path: gone is no file",
+        ),
+        (
+            {"corpus": {"training": {"prompts": {"source": "file", "path": "/"}}}},
+            "corpus.training.prompts.path: / is no file",
+        ),
+    ],
+)
+def test_files_that_are_not_there_are_named_by_their_key(overlay, told):
+    refuse_missing_files(parse_study(merged({})))
+    with pytest.raises(UserError, match=told):
+        refuse_missing_files(parse_study(merged(overlay)))
+
+
 def test_layer_set_names_survive_a_round_trip():
     assert layers_of(layers_name([27, 2, 115])) == {2, 27, 115}
     with pytest.raises(UserError, match="no layer set"):
@@ -197,6 +216,8 @@ def test_two_studies_share_models_and_nothing_else():
     for path in ("corpus", "geometry"):
         assert getattr(one, path)("m", "x") != getattr(other, path)("m", "x")
     assert one.database != other.database
+    assert one.model_work("m", "x") == other.model_work("m", "x")  # of a job whose model both share
+    assert one.work("m", "x") != other.work("m", "x")
 
 
 def test_settings_of_the_sweep_and_the_dump_leave_the_geometry_alone():
