@@ -9,7 +9,7 @@ from pathlib import Path
 from speclayers import specs
 from speclayers.config import TrainedSource
 from speclayers.names import HeadName, layers_name, layers_of, temperature_name
-from speclayers.reading import parse_study, refuse_repeated_keys
+from speclayers.reading import parse_study, refuse_missing_files, refuse_repeated_keys
 from speclayers.errors import UserError
 from speclayers.fingerprint import STAGES, code_hash, fingerprint, selector_files, stage_code
 from speclayers.layout import GEOMETRY_TABLES, SPLITS, SUMMARY_TABLES, Layout
@@ -21,6 +21,7 @@ try:
     study = parse_study(config)
     for selector in study.selection.selectors:
         selector_files(selector.name)
+    refuse_missing_files(study)
 except UserError as error:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(2)

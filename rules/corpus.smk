@@ -28,7 +28,7 @@ rule build_corpus:
 
 rule choose_questions:
     input:
-        question_file,
+        lambda wildcards: question_file,  # a function, so that braces in the path are no wildcards
     output:
         questions=layout.questions(),
     log:

@@ -44,7 +44,7 @@ rule build_teacher:
         spec=spec_of("build_teacher"),
         identity=identity_of("build_teacher"),
         target=folder_of("target"),
-        work=lambda wildcards: layout.work(wildcards.model, "teacher"),
+        work=lambda wildcards: layout.model_work(wildcards.model, "teacher"),
     shell:
         "python scripts/build_corpus.py --spec {params.spec:q} --model {wildcards.model}"
         " --fingerprint {params.identity} --threads {threads} --target {params.target}"
@@ -74,7 +74,7 @@ rule make_tiny_model:
         identity=identity_of("make_tiny_model"),
         teacher=folder_of("teacher"),
         folder=lambda wildcards, output: Path(output.manifest).parent.as_posix(),
-        work=lambda wildcards: layout.work(wildcards.model, "model"),
+        work=lambda wildcards: layout.model_work(wildcards.model, "model"),
     shell:
         "python scripts/make_tiny_model.py --spec {params.spec:q} --model {wildcards.model}"
         " --fingerprint {params.identity} --threads {threads} --teacher {params.teacher}"

@@ -21,8 +21,11 @@ NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 SHARED_FOLDERS = ("models", "downloads")
 """Folders under results/ that belong to no study."""
 
-STUDY_FOLDERS = ("tables", "figures", "benchmarks")
-"""Folders of a study that belong to no model."""
+STUDY_ENTRIES = (
+    *("tables", "figures", "benchmarks"),
+    *("questions.jsonl", "study.duckdb", "report.html", "layers.html", "answer.txt"),
+)
+"""Folders and files of a study that belong to no model."""
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -43,7 +46,7 @@ Seeds = Annotated[list[Seed], NoRepeats, Field(min_length=1)]
 class Section(BaseModel):
     """A part of the config: unknown keys are errors, values never change."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     def canonical(self) -> str:
         """Return the section as JSON with sorted keys: equal settings give equal text."""
@@ -406,7 +409,8 @@ Questions = Annotated[BundledQuestions | FileQuestions | SpecBenchQuestions, Fie
 
 
 def _plain_temperature(value: float) -> float:
-    if not re.fullmatch(r"\d+(\.\d{1,4})?", temperature_name(value)):
+    name = temperature_name(value)
+    if not re.fullmatch(r"\d+(\.\d{1,4})?", name) or float(name) != value:
         raise ValueError(f"{value} has more than four decimals; it becomes part of file names")
     return value
 
@@ -502,8 +506,8 @@ class Study(Section):
             twice = sorted({m for m in self.study.models if self.study.models.count(m) > 1})
             raise ValueError(f"study.models: named twice: {', '.join(twice)}")
         for model in self.models:
-            if model in STUDY_FOLDERS:
-                raise ValueError(f"models.{model}: is the name of a study's own folder; choose another name")
+            if model in STUDY_ENTRIES or model.endswith(".teacher.parquet"):
+                raise ValueError(f"models.{model}: is the name of a study's own file or folder; choose another name")
         for model in self.study.models:
             if model not in self.models:
                 raise ValueError(f"study.models: '{model}' is not registered{nearest(model, self.models)}")

@@ -160,6 +160,10 @@ class Layout:
         """Folder of checkpoints and shards that let a killed job continue; never a declared output."""
         return f"{self.model(model)}/work/{stage}"
 
+    def model_work(self, model: str, stage: str) -> str:
+        """The same for a trained model, which is no study's own: its jobs must not name one."""
+        return f"{self.results}/models/.work/{model}/{stage}"
+
     def log(self, rule: str, *wildcards: str) -> str:
         """Log of a rule's job."""
         return "/".join(("logs", self.study, rule, *(f"{w}" for w in wildcards or ("all",)))) + ".log"

@@ -9,8 +9,9 @@ from typing import Any, get_args
 import yaml
 from pydantic import ValidationError
 
-from speclayers.config import Section, Study, nearest
+from speclayers.config import FilePrompts, FileQuestions, Section, Study, nearest
 from speclayers.errors import UserError
+from speclayers.layout import SPLITS
 
 
 def _section_at(location: tuple[int | str, ...]) -> type[Section] | None:
@@ -60,6 +61,21 @@ def refuse_repeated_keys(path: Path) -> None:
         raise UserError(f"{path}: {error}") from None
     except yaml.YAMLError as error:
         raise UserError(f"{path}: is no valid YAML: {' '.join(str(error).split())}") from None
+
+
+def refuse_missing_files(study: Study) -> None:
+    """Check that the prompts and questions that a study reads from files are there.
+
+    Snakemake would not say so: with results of an earlier run it would go on with those, made from other files.
+
+    Raises:
+        UserError: One is missing, or is no file.
+    """
+    sources = {f"corpus.{split}.prompts": getattr(study.corpus, split).prompts for split in SPLITS}
+    sources["acceptance.questions"] = study.acceptance.questions
+    for key, source in sources.items():
+        if isinstance(source, FilePrompts | FileQuestions) and not Path(source.path).is_file():
+            raise UserError(f"{key}.path: {source.path} is no file; expected a JSON-lines file")
 
 
 def parse_study(raw: Mapping[str, Any]) -> Study:

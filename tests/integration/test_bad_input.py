@@ -157,6 +157,13 @@ def test_two_models_of_one_name_in_the_registry_are_refused(workspace):
     assert "line 3: key 'm' stands there twice" in the_error(workspace.snakemake("--configfile", "bad.yaml"))
 
 
+def test_a_missing_file_of_questions_does_not_go_on_with_those_of_an_earlier_run(finished):
+    study = finished.folder / "bad.yaml"
+    study.write_text("acceptance: {questions: {source: file, path: gone.jsonl}}\n")
+    done = finished.snakemake("-n", "--configfile", "studies/smoke.yaml", "bad.yaml")
+    assert "acceptance.questions.path: gone.jsonl is no file" in the_error(done)
+
+
 def test_an_unknown_selector_is_refused_before_anything_runs(workspace):
     study = workspace.folder / "bad.yaml"
     study.write_text("selection: {selectors: [{name: eagle3}, {name: elsy}]}\n")

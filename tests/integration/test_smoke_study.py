@@ -51,6 +51,13 @@ def test_a_second_run_has_nothing_to_do(finished):
     assert "Nothing to be done" in done.stdout + done.stderr
 
 
+def test_another_study_does_not_make_the_shared_model_again(finished):
+    planned = finished.snakemake("-n", "--configfile", "studies/smoke.yaml", "--config", "study={name: other}").stdout
+    assert "build_corpus" in planned
+    assert "build_teacher" not in planned
+    assert "make_tiny_model" not in planned
+
+
 def test_a_dry_run_shows_the_stages_before_the_selection(workspace):
     done = workspace.smoke("-n")
     assert done.returncode == 0

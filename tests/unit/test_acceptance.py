@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import GenerationConfig
 
 from speclayers.config import Runtime
 from speclayers.corpus.chat import render
@@ -79,6 +80,14 @@ def test_a_baseline_that_differs_from_transformers_generate_is_refused(target, t
     monkeypatch.setattr(baseline, "_decode_turn", with_a_wrong_token)
     with pytest.raises(UserError, match=r"question \d+.*position 2: transformers' generate differs"):
         decode_questions(target, QUESTIONS, CHECKED, Shards(tmp_path / "wrong", "key"))
+
+
+def test_penalties_of_the_model_s_own_generation_config_are_no_difference(target, tmp_path):
+    own = GenerationConfig(repetition_penalty=3.0, no_repeat_ngram_size=2, eos_token_id=0)
+    target.model.generation_config = own
+    rows = decode_questions(target, QUESTIONS, CHECKED, Shards(tmp_path / "penalties", "key"))["baseline"]
+    assert all(row["equals_generate"] for row in rows)
+    assert target.model.generation_config is own
 
 
 def test_plain_decoding_equals_transformers_and_knows_its_margins(target, greedy):

@@ -12,7 +12,7 @@ from speclayers.config import Section, Study
 from speclayers.errors import UserError
 from speclayers.layout import Layout
 from speclayers.names import HeadName, layers_name, layers_of, temperature_name
-from speclayers.reading import parse_study, refuse_repeated_keys
+from speclayers.reading import parse_study, refuse_missing_files, refuse_repeated_keys
 
 ROOT = Path(__file__).parents[2]
 DEFAULT = yaml.safe_load((ROOT / "config.yaml").read_text())
@@ -106,9 +106,13 @@ def test_a_model_name_that_is_no_plain_folder_name_is_refused(name):
         ({"models": {"tiny-qwen3": {"source": {"heads": 5}}}}, "width 128"),
         ({"models": {"m": {"source": {"kind": "ftp"}}}}, "models.m.source"),
         ({"models": {"tables": {"source": {"kind": "folder", "path": "m"}}}}, "models.tables"),
+        ({"models": {"study.duckdb": {"source": {"kind": "folder", "path": "m"}}}}, "models.study.duckdb"),
+        ({"models": {"m.teacher.parquet": {"source": {"kind": "folder", "path": "m"}}}}, "models.m.teacher.parquet"),
         ({"acceptance": {"nodes": [30, 30]}}, "acceptance.nodes: 30 stands there twice"),
         ({"acceptance": {"temperatures": [0, 0.0]}}, "acceptance.temperatures: 0.0 stands there twice"),
         ({"acceptance": {"temperatures": [1e-5]}}, "more than four decimals"),
+        ({"acceptance": {"temperatures": [1.0000001]}}, "more than four decimals"),
+        ({"draft": {"learning_rate": float("inf")}}, "draft.learning_rate: input should be a finite number"),
         ({"draft": {"seeds": [1, 1]}}, "draft.seeds: 1 stands there twice"),
         ({"draft": {"seeds": [-1]}}, "draft.seeds.0"),
         ({"geometry": {"seed": -1}}, "geometry.seed"),
@@ -150,6 +154,25 @@ def test_what_yaml_would_silently_drop_is_refused(tmp_path, text, told):
     assert told in str(error.value)
     for shipped in (ROOT / "config.yaml", *(ROOT / "studies").glob("*.yaml")):
         refuse_repeated_keys(shipped)
+
+
+@pytest.mark.parametrize(
+    ("overlay", "told"),
+    [
+        (
+            {"acceptance": {"questions": {"source": "file", "path": "gone"}}},
+            "acceptance.questions.path: gone is no file",
+        ),
+        (
+            {"corpus": {"training": {"prompts": {"source": "file", "path": "/"}}}},
+            "corpus.training.prompts.path: / is no file",
+        ),
+    ],
+)
+def test_files_that_are_not_there_are_named_by_their_key(overlay, told):
+    refuse_missing_files(parse_study(merged({})))
+    with pytest.raises(UserError, match=told):
+        refuse_missing_files(parse_study(merged(overlay)))
 
 
 def test_layer_set_names_survive_a_round_trip():
@@ -234,6 +257,8 @@ def test_two_studies_share_models_and_nothing_else():
     for path in ("corpus", "geometry"):
         assert getattr(one, path)("m", "x") != getattr(other, path)("m", "x")
     assert one.database != other.database
+    assert one.model_work("m", "x") == other.model_work("m", "x")  # of a job whose model both share
+    assert one.work("m", "x") != other.work("m", "x")
 
 
 def test_a_screening_reaches_no_other_stage_and_no_step_of_a_head_reaches_it():

@@ -137,6 +137,8 @@ def test_encoder_decoders_are_refused(tmp_path):
     [
         ({"quantization_config": {"quant_method": "awq"}}, "its weights are quantised"),
         ({"model_type": "no-such-model"}, r"config\.json cannot be read"),
+        ({"num_hidden_layers": "two"}, r"config\.json cannot be read: .*num_hidden_layers"),
+        ({"num_attention_heads": 0}, r"config\.json cannot be read"),
     ],
 )
 def test_unusable_configs_are_refused(tmp_path, settings, message):
@@ -145,6 +147,30 @@ def test_unusable_configs_are_refused(tmp_path, settings, message):
     (made / "config.json").write_text(json.dumps(config | settings))
     with pytest.raises(UserError, match=message):
         fetch_folder(made, tmp_path / "tiny")
+
+
+def test_a_broken_generation_config_is_named(tmp_path):
+    made = make_folder(tmp_path / "made", layers=2)
+    (made / "generation_config.json").write_text("{")
+    with pytest.raises(UserError, match=r"models\.tiny: generation_config\.json cannot be read"):
+        fetch_folder(made, tmp_path / "tiny")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda weight: weight * float("nan"), "its logits are not finite"),
+        (lambda weight: weight[:5].clone(), r"model\.norm\.weight is \(5,\); its config\.json asks for \(32,\)"),
+    ],
+)
+def test_weights_that_cannot_be_used_are_refused_at_loading(tmp_path, change, message):
+    made = make_folder(tmp_path / "made", layers=2)
+    tensors = load_file(made / "model.safetensors")
+    tensors["model.norm.weight"] = change(tensors["model.norm.weight"])
+    save_file(tensors, made / "model.safetensors", {"format": "pt"})
+    fetch_folder(made, tmp_path / "tiny")
+    with pytest.raises(UserError, match=message):
+        load_target(tmp_path / "tiny", "tiny", Runtime())
 
 
 def test_a_missing_folder_is_named(tmp_path):

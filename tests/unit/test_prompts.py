@@ -64,6 +64,7 @@ def test_a_line_separator_within_a_text_does_not_end_the_line(tmp_path: Path) ->
     ("line", "message"),
     [
         ('{"prompt": "half', "expected a JSON object on one line"),
+        ('{"prompt": "\\ud800"}', "surrogates not allowed"),
         ('["a list"]', "expected a JSON object, found a list"),
         ("17", "expected a JSON object, found a number"),
         ("{}", "exactly one of prompt, turns or messages, found only an empty object"),

@@ -88,6 +88,8 @@ def test_a_choice_of_less_than_one_is_refused(bundled: list[Question]) -> None:
         ("[]", "expected a JSON object, found a list"),
         ('{"category": "qa", "turns": ["Why?"]}', "question_id must be a whole number, found None"),
         ('{"question_id": "2", "category": "qa", "turns": ["Why?"]}', "question_id must be a whole number"),
+        ('{"question_id": 9223372036854775808, "category": "qa", "turns": ["Why?"]}', "must be less than 2^63"),
+        ('{"question_id": 2, "category": "qa", "turns": ["\\ud800"]}', "surrogates not allowed"),
         ('{"question_id": true, "category": "qa", "turns": ["Why?"]}', "question_id must be a whole number"),
         ('{"question_id": 1, "category": "qa", "turns": ["Why?"]}', "question_id 1 was used on line 1"),
         ('{"question_id": 2, "category": "poetry", "turns": ["Why?"]}', "unknown category 'poetry'"),

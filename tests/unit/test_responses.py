@@ -162,6 +162,9 @@ def test_template_options_reach_the_template(tiny_target):
     tokenizer.chat_template = "{{ raise_exception('system only') }}"
     with pytest.raises(UserError, match="refuses a conversation: system only"):
         render_text(tokenizer, ["A"], [], {})
+    tokenizer.chat_template = ""
+    with pytest.raises(UserError, match="make no token of a conversation"):
+        render(tokenizer, ["A"], [], {})
 
 
 def test_generated_ids_are_rendered_as_text(tiny_target):

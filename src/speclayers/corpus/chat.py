@@ -27,11 +27,13 @@ def render(
         template_options: Extra arguments of the chat template.
 
     Raises:
-        UserError: The chat template refuses the conversation.
+        UserError: The chat template refuses the conversation, or nothing is left of it.
     """
     text = render_text(tokenizer, turns, answers, template_options)
     # A chat template writes its own special tokens; the plain format leaves a leading one to the tokenizer.
     ids: list[int] = tokenizer(text, add_special_tokens=tokenizer.chat_template is None).input_ids
+    if not ids:
+        raise UserError("the tokenizer and its chat template make no token of a conversation; expected at least one")
     return ids
 
 

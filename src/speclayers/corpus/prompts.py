@@ -111,7 +111,8 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:  # broken JSON or bytes that are not UTF-8
+            json.dumps(row, ensure_ascii=False).encode()
+        except (ValueError, RecursionError) as error:  # broken JSON, bytes that are not UTF-8, half a surrogate pair
             raise UserError(f"{path}:{number}: expected a JSON object on one line ({error})") from error
         if not isinstance(row, dict):
             raise UserError(f"{path}:{number}: expected a JSON object, found {_kind(row)}")

@@ -139,6 +139,8 @@ def _read_question(row: dict[str, Any], where: str) -> Question:
     question_id = row.get("question_id")
     if isinstance(question_id, bool) or not isinstance(question_id, int):
         raise UserError(f"{where}: question_id must be a whole number, found {question_id!r}")
+    if abs(question_id) >= 2**63:
+        raise UserError(f"{where}: question_id must be less than 2^63, found {question_id}")
     subcategory = row.get("category")
     category = "mt_bench" if subcategory in MT_BENCH_SUBCATEGORIES else subcategory
     if not isinstance(subcategory, str) or category not in CATEGORIES:

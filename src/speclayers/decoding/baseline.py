@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -111,13 +112,13 @@ def _decode_turn(target: Target, turn: Turn, spec: DecodeSpec, temperature: floa
 def _equals_generate(target: Target, turn: Turn, row: dict[str, Any], spec: DecodeSpec) -> bool:
     """Decode a turn again with transformers' own greedy loop: an oracle for all of ours."""
     prompt = torch.tensor([turn.prompt], device=target.device)
-    settings = GenerationConfig(  # a fresh one: a model's own may hold penalties, which no drafter applies
+    settings = GenerationConfig(
         do_sample=False,
         max_new_tokens=spec.max_new_tokens,
         eos_token_id=sorted(target.stop_ids),
         pad_token_id=target.manifest.pad_token_id,
     )
-    with torch.inference_mode():
+    with torch.inference_mode(), _own_settings_aside(target.model):
         ids = target.model.generate(prompt, attention_mask=torch.ones_like(prompt), generation_config=settings)
     theirs = ids[0, len(turn.prompt) :].tolist()
     agreement = compare(row["output_ids"], theirs, row["top2_margin"])
@@ -125,3 +126,15 @@ def _equals_generate(target: Target, turn: Turn, row: dict[str, Any], spec: Deco
         with naming(turn.question_id, turn.turn):
             require_exact(agreement, "transformers' generate")
     return agreement.identical
+
+
+@contextmanager
+def _own_settings_aside(model: Any) -> Iterator[None]:
+    """Set a model's generation config aside: it may hold penalties, which no drafter applies."""
+    # generate fills in from it whatever the config that it is given leaves open
+    own = model.generation_config
+    model.generation_config = GenerationConfig()
+    try:
+        yield
+    finally:
+        model.generation_config = own

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
@@ -17,6 +18,10 @@ from speclayers.targets.anatomy import find_anatomy
 from speclayers.targets.manifest import MANIFEST, PLAIN_FORMAT, Manifest, file_hash
 
 PICKLE_SUFFIXES = {".bin", ".pt", ".pth", ".ckpt"}
+
+
+BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, StrictDataclassError)
+"""What transformers raises over config and tokenizer files that are broken or hold nonsense."""
 
 
 class Provenance(NamedTuple):
@@ -109,7 +114,7 @@ def _empty_model(folder: Path, name: str, loading: dict[str, Any]) -> Any:
     """Build the model's structure without memory for its weights."""
     try:
         config = AutoConfig.from_pretrained(folder, **loading)
-    except (OSError, ValueError, KeyError) as error:
+    except BROKEN as error:
         raise UserError(f"models.{name}: config.json cannot be read: {_first_line(error)}") from None
     kind = config.model_type
     if config.is_encoder_decoder:
@@ -126,7 +131,7 @@ def _empty_model(folder: Path, name: str, loading: dict[str, Any]) -> Any:
 def _load_tokenizer(folder: Path, name: str, loading: dict[str, Any]) -> Any:
     try:
         return AutoTokenizer.from_pretrained(folder, **loading)
-    except (OSError, ValueError, KeyError) as error:
+    except BROKEN as error:
         raise UserError(f"models.{name}: its tokenizer cannot be loaded: {_first_line(error)}") from None
 
 
@@ -135,7 +140,10 @@ def _stop_ids(folder: Path, name: str, config: Any, tokenizer: Any) -> list[int]
     named = [config.eos_token_id, tokenizer.eos_token_id]
     if (folder / "generation_config.json").is_file():
         # Chat models list their end-of-turn tokens here and nowhere else.
-        named.append(GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id)
+        try:
+            named.append(GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id)
+        except BROKEN as error:
+            raise UserError(f"models.{name}: generation_config.json cannot be read: {_first_line(error)}") from None
     found = {
         int(token) for entry in named if entry is not None for token in (entry if isinstance(entry, list) else [entry])
     }

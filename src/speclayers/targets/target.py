@@ -153,6 +153,7 @@ def _load_model(folder: Path, runtime: Runtime) -> Any:
         dtype=DTYPES[runtime.dtype],
         use_safetensors=True,
         output_loading_info=True,
+        ignore_mismatched_sizes=True,  # told below by name; transformers would raise without one
         device_map="auto" if runtime.device == "auto" else None,
         local_files_only=True,
         trust_remote_code=runtime.trust_remote_code,
@@ -160,6 +161,9 @@ def _load_model(folder: Path, runtime: Runtime) -> Any:
     model, report = loaded
     if report["missing_keys"]:  # transformers fills them with random numbers
         raise UserError(f"{folder}: its weights lack {min(report['missing_keys'])}; expected a complete model")
+    if report["mismatched_keys"]:
+        weight, found, expected = min(report["mismatched_keys"])
+        raise UserError(f"{folder}: {weight} is {tuple(found)}; its config.json asks for {tuple(expected)}")
     if runtime.device != "auto":
         model = model.to(runtime.device)
     return model.eval().requires_grad_(False)
@@ -175,6 +179,10 @@ def _check_logits(target: Target) -> None:
         expected = target.model(ids, use_cache=False).logits.float()
     finally:
         handle.remove()
+    if not bool(torch.isfinite(expected).all()):
+        raise UserError(
+            f"{target.name}: its logits are not finite; weights hold NaN, or are too large for {target.runtime.dtype}"
+        )
     found = target.logits(states[0]).float()
     # Loose enough for bfloat16; a forgotten scale or cap is off by far more.
     if not torch.allclose(found, expected, rtol=1e-2, atol=1e-2 * float(expected.abs().max())):
