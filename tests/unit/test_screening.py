@@ -45,7 +45,8 @@ def selections(**sets):
         {"selector": name.split("_")[0], "k": len(layers), "seed": 0, "layers": list(layers), "trained": False}
         for name, layers in sets.items()
     ]
-    return pd.DataFrame(rows).assign(score=1.0, runner_up="[]", stability="{}", reason="")
+    frame = pd.DataFrame(rows).assign(score=1.0, runner_up="[]", stability="{}", reason="")
+    return frame.assign(half_sample_set=frame["layers"])
 
 
 def spec_of(share=0.25, **settings):
