@@ -465,6 +465,16 @@ def test_a_broken_database_is_told_in_one_line(tmp_path, content):
         pass
 
 
+def test_a_truncated_database_is_told_in_one_line(built, tmp_path):
+    whole = (built / "study.duckdb").read_bytes()
+    (tmp_path / "study.duckdb").write_bytes(whole[: len(whole) // 2])
+    with (
+        pytest.raises(UserError, match="is no readable DuckDB file"),
+        open_database(tmp_path / "study.duckdb") as connection,
+    ):
+        read_study(connection)
+
+
 def test_a_broken_measurement_is_told_by_its_line(tmp_path):
     (tmp_path / "rule").mkdir()
     (tmp_path / "rule" / "all.jsonl").write_text('{"s": 1.0}\nnonsense\n')

@@ -68,12 +68,16 @@ def open_database(path: Path) -> Iterator[Connection]:
     """
     if not path.exists():
         raise UserError(f"{path}: file is missing")
+    connection = None
     try:
         connection = duckdb.connect(str(path), read_only=True, config={"threads": 1})  # means repeat to the last digit
+        with connection:
+            yield connection
     except duckdb.Error as error:
+        # a truncated file opens, and fails at the first table that lies behind its end
+        if connection is not None and not isinstance(error, duckdb.IOException):
+            raise
         raise UserError(f"{path}: is no readable DuckDB file ({error}); delete it and run again") from None
-    with connection:
-        yield connection
 
 
 def query(connection: Connection, sql: str, parameters: list[Any] | None = None) -> pd.DataFrame:
