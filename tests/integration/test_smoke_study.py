@@ -90,7 +90,8 @@ def test_a_dry_run_of_the_papers_study_needs_no_network_and_lists_both_models(wo
     }
     for rule in ("fetch_model", "dump_activations", "measure_geometry", "select_layers", "summarise_model"):
         assert jobs[rule] == 2, rule
-    assert jobs["build_corpus"] == 2  # calibration; training follows what the selection asks for
+    assert jobs["build_corpus"] == 4  # calibration, and training, which the screening needs whatever is selected
+    assert jobs["screen_layers"] == 2
     assert jobs["render_report"] == 1
     assert not {"train_draft", "make_tiny_model"} & set(jobs)
     for model in ("qwen3-4b", "llama-3.1-8b"):
