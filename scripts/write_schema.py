@@ -27,7 +27,7 @@ def main() -> None:
     if not check:
         write_text(SCHEMA, text)
     elif not SCHEMA.exists() or SCHEMA.read_text(encoding="utf-8") != text:
-        raise UserError(f"{SCHEMA.name}: is not in step with config.py; run `make schema`")
+        raise UserError(f"{SCHEMA.name}: is not in step with the config; run `make schema`")
 
 
 if __name__ == "__main__":

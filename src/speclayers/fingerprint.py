@@ -27,7 +27,7 @@ PLUMBING = (
     "files.py",
     "names.py",
     "reading.py",
-    "config.py",
+    "config/",
     "specs.py",
     "layout.py",
     "tables.py",

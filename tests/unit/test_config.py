@@ -51,6 +51,13 @@ def test_the_default_study_is_the_quickstart_on_both_embedded_models():
     assert study.acceptance.nodes == [30, 60]
 
 
+def test_the_home_folder_may_be_named_by_a_tilde(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/someone")
+    prompts = {"source": "file", "path": "~/prompts.jsonl"}
+    study = parse_study(merged({"corpus": {"training": {"prompts": prompts}}}))
+    assert study.corpus.training.prompts.path == "/home/someone/prompts.jsonl"
+
+
 def test_the_paper_study_pins_its_sets_in_both_index_bases():
     paper = parse_study(merged(yaml.safe_load((ROOT / "studies/paper.yaml").read_text())))
     (pinned,) = [s for s in paper.selection.selectors if s.name == "pinned"]
@@ -115,6 +122,14 @@ def test_a_model_name_that_is_no_plain_folder_name_is_refused(name):
         ({"draft": {"learning_rate": float("inf")}}, "draft.learning_rate: input should be a finite number"),
         ({"draft": {"seeds": [1, 1]}}, "draft.seeds: 1 stands there twice"),
         ({"draft": {"seeds": [-1]}}, "draft.seeds.0"),
+        ({"draft": {"seeds": [True]}}, "draft.seeds.0"),
+        ({"draft": {"steps": "12"}}, "draft.steps"),
+        ({"statistics": {"reference": "elsi_c"}}, "statistics.reference: 'elsi_c' is not trained"),
+        (
+            {"selection": {"selectors": [{"name": "eagle3"}, {"name": "elsi"}, {"name": "eagle3"}]}},
+            "selection.selectors: 'eagle3' stands there twice with the same settings",
+        ),
+        ({"selection": {"selectors": [{"name": "eagle3", "models": []}]}}, "selection.selectors.0.models"),
         ({"geometry": {"seed": -1}}, "geometry.seed"),
         ({"screen": {"keep": 1.0}}, "screen.keep"),
         ({"screen": {"keep": 0}}, "screen.keep"),
@@ -188,7 +203,7 @@ def sections(cls=Section):
 
 
 def test_every_value_of_the_config_is_described():
-    in_config = [s for s in sections() if s.__module__ == "speclayers.config"]
+    in_config = [s for s in sections() if s.__module__.startswith("speclayers.config.")]
     assert Study in in_config
     bare = [
         f"{s.__name__}.{name}" for s in in_config for name, field in s.model_fields.items() if not field.description

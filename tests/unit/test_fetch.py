@@ -116,6 +116,15 @@ def test_missing_tensors_are_named_at_loading(tmp_path):
         load_target(tmp_path / "tiny", "tiny", Runtime())
 
 
+def test_weights_without_a_place_in_the_model_are_told(tmp_path, caplog):
+    made = make_folder(tmp_path / "made", layers=3)
+    config = json.loads((made / "config.json").read_text())
+    (made / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 2}))
+    fetch_folder(made, tmp_path / "tiny")
+    load_target(tmp_path / "tiny", "tiny", Runtime())
+    assert "the model has no place for 9 of its weights, such as model.layers.2." in caplog.text
+
+
 def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path):
     made = make_folder(tmp_path / "made", layers=2, vocabulary=200)
     tiny_tokenizer(256).save_pretrained(made)

@@ -57,6 +57,17 @@ def test_keeping_all_tokens_is_the_same_in_every_scope_and_subset(swept):
     assert len({tuple(layers) for layers in sets}) == 1
 
 
+def test_a_share_whose_tokens_are_alike_in_some_layer_has_no_sets_and_stops_nothing(tokens, tmp_path, caplog):
+    states = layered_states(len(tokens))
+    answered = tokens[tokens["is_response"]]["predictive_entropy"]
+    states[2, answered.nlargest(int(0.35 * len(answered))).index] = 1.0
+    dump = open_dump(write_dump(tmp_path / "activations", tokens, states))
+    sets = filter_sweep(dump, CONFIG, tmp_path).filter_sets
+    pooled = sets[(sets["scope"] == "pooled") & (sets["share"] == 0.3)]
+    assert set(pooled["subset"]) == {"random"}
+    assert "pooled, filtered share 0.3: no sets; activations: layer 2 is constant" in caplog.text
+
+
 def test_random_tokens_are_as_many(swept):
     counts = swept.filter_sweep.pivot(
         index=["scope", "share", "segment"], columns="subset", values=["n_tokens", "n_prompts"]

@@ -236,11 +236,15 @@ def unit_trace_gram(rows: np.ndarray, layer: int, how: Preprocessing = "centre")
     return np.asarray(gram / np.trace(gram))
 
 
+class ConstantLayerError(UserError):
+    """The rows of a layer do not differ, so that they have no entropy."""
+
+
 def require_spread(rows: np.ndarray, prepared: np.ndarray, layer: int) -> None:
     """Refuse a layer whose rows do not differ.
 
     Raises:
-        UserError: The trace of its Gram matrix is zero.
+        ConstantLayerError: The trace of its Gram matrix is zero.
     """
     spread, size = squares(prepared), squares(rows)
     refuse_constant(float(spread), float(size), len(rows), layer)
@@ -261,10 +265,12 @@ def refuse_constant(spread: float, size: float, tokens: int, layer: int) -> None
         layer: Layer index, for the message.
 
     Raises:
-        UserError: The spread is rounding.
+        ConstantLayerError: The spread is rounding.
     """
     if spread <= _ROUNDING * size:
-        raise UserError(f"activations: layer {layer} is constant over its {tokens} tokens; expected rows that differ")
+        raise ConstantLayerError(
+            f"activations: layer {layer} is constant over its {tokens} tokens; expected rows that differ"
+        )
 
 
 def set_entropy(grams: Sequence[np.ndarray], alpha: float = 1.0) -> float:

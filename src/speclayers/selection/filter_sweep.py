@@ -7,6 +7,7 @@ on at most SET_ROWS rows.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from tqdm import tqdm
 
 from speclayers.config import GeometryConfig
 from speclayers.geometry.dump import Dump, check_rows, read_layer, read_tokens
-from speclayers.geometry.entropy import Preprocessing, entropy_of, gram_spectra
+from speclayers.geometry.entropy import ConstantLayerError, Preprocessing, entropy_of, gram_spectra
 from speclayers.geometry.filter_effect import SEGMENTS, effect_rows, variances
 from speclayers.geometry.gram import gram_sums, similarity
 from speclayers.geometry.jackknife import interval
@@ -34,6 +35,8 @@ from speclayers.geometry.tokens import (
 )
 from speclayers.selection.layer_geometry import LayerGeometry, LayerOptions
 from speclayers.selection.selectors import elsi
+
+_log = logging.getLogger(__name__)
 
 SET_ROWS = 1024
 SIZES = (1, 3)
@@ -201,7 +204,10 @@ def _sweep_rows(setting: Setting, entropies: np.ndarray) -> pd.DataFrame:
 def _set_rows(
     settings: list[Setting], sets: RowSets, store: RowStore, config: GeometryConfig
 ) -> Iterator[dict[str, object]]:
-    """Yield the rows of FILTER_SETS; a setting of fewer than FEWEST_ROWS rows, or of one prompt, has none."""
+    """Yield the rows of FILTER_SETS.
+
+    A setting of fewer than FEWEST_ROWS rows, or of rows that do not differ in some layer, has none.
+    """
     known: dict[bytes, np.ndarray] = {}
     for setting in tqdm(settings, desc="sets", disable=None, mininterval=1):
         rows = sets.ordered(search_sample(setting.rows, SET_ROWS, config.seed))
@@ -210,7 +216,12 @@ def _set_rows(
         key = rows.tobytes()  # at share 1 all scopes and subsets keep the same rows
         if key not in known:
             block = np.zeros(len(rows), int)  # one block: nothing is left out here
-            known[key] = similarity(gram_sums(open_rows(store, sets.places(rows), block, config.preprocessing), 1)).gram
+            try:
+                opened = open_rows(store, sets.places(rows), block, config.preprocessing)
+            except ConstantLayerError as error:
+                _log.warning("%s, %s share %g: no sets; %s", setting.scope, setting.subset, setting.share, error)
+                continue
+            known[key] = similarity(gram_sums(opened, 1)).gram
         for k in SIZES:
             if k < store.n_layers:
                 layers = _elsi(known[key], k)

@@ -137,7 +137,7 @@ def _link_or_copy(path: Path, copy: Path) -> None:
 
 
 def _from_folder(source: FolderSource, name: str, staging: Path, patterns: tuple[str, ...]) -> Provenance:
-    origin = Path(source.path).expanduser()
+    origin = Path(source.path)
     if not origin.is_dir():
         raise UserError(f"models.{name}.source.path: {source.path} is no folder")
     pickled = [path.name for path in origin.iterdir() if path.suffix == ".bin"]

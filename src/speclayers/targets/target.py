@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,8 @@ from speclayers.config import Runtime
 from speclayers.errors import UserError
 from speclayers.targets.anatomy import Anatomy, find_anatomy
 from speclayers.targets.manifest import Manifest, read_manifest
+
+logger = logging.getLogger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -164,6 +167,14 @@ def _load_model(folder: Path, runtime: Runtime) -> Any:
     if report["mismatched_keys"]:
         weight, found, expected = min(report["mismatched_keys"])
         raise UserError(f"{folder}: {weight} is {tuple(found)}; its config.json asks for {tuple(expected)}")
+    if report["unexpected_keys"]:
+        unused = sorted(report["unexpected_keys"])
+        logger.warning(
+            "warning: %s: the model has no place for %d of its weights, such as %s; does its config.json fit?",
+            folder,
+            len(unused),
+            unused[0],
+        )
     if runtime.device != "auto":
         model = model.to(runtime.device)
     return model.eval().requires_grad_(False)

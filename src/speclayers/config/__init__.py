@@ -1,0 +1,37 @@
+"""The study's config: one strict pydantic model per section, every value with a default and a meaning.
+
+Imported by the Snakefile, which every job parses again, so neither torch nor pandas is imported here.
+"""
+
+from speclayers.config.acceptance import FileQuestions, Questions, SpecBenchQuestions, StatisticsConfig
+from speclayers.config.corpus import DatasetPrompts, FilePrompts, SplitConfig
+from speclayers.config.drafts import DraftConfig, Loss, ScreenConfig
+from speclayers.config.geometry import GeometryConfig, SelectionConfig, SelectorConfig
+from speclayers.config.models import FolderSource, HubSource, PackageSource, Runtime, Source, TrainedSource
+from speclayers.config.section import Section, nearest
+from speclayers.config.study import Study
+
+__all__ = [
+    "DatasetPrompts",
+    "DraftConfig",
+    "FilePrompts",
+    "FileQuestions",
+    "FolderSource",
+    "GeometryConfig",
+    "HubSource",
+    "Loss",
+    "PackageSource",
+    "Questions",
+    "Runtime",
+    "ScreenConfig",
+    "Section",
+    "SelectionConfig",
+    "SelectorConfig",
+    "Source",
+    "SpecBenchQuestions",
+    "SplitConfig",
+    "StatisticsConfig",
+    "Study",
+    "TrainedSource",
+    "nearest",
+]

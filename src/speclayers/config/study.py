@@ -1,0 +1,145 @@
+"""The whole config of one study, and what must hold between its sections."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from speclayers.config.acceptance import AcceptanceConfig, SpeedConfig, StatisticsConfig
+from speclayers.config.corpus import CorpusConfig
+from speclayers.config.drafts import DraftConfig, ScreenConfig, TransferConfig
+from speclayers.config.geometry import GeometryConfig, SelectionConfig
+from speclayers.config.models import ModelConfig, TrainedSource
+from speclayers.config.section import Name, Section, nearest
+
+SHARED_FOLDERS = ("models", "downloads")
+"""Folders under results/ that belong to no study."""
+
+STUDY_ENTRIES = (
+    *("tables", "figures", "benchmarks"),
+    *("questions.jsonl", "study.duckdb", "report.html", "layers.html", "answer.txt"),
+)
+"""Folders and files of a study that belong to no model."""
+
+
+class StudySection(Section):
+    """What is run."""
+
+    name: Name = Field("quickstart", description="Names the folder under results/.")
+    models: list[Name] = Field(min_length=1, description="Registered models that this study runs.")
+
+
+class Study(Section):
+    """The whole config of one study."""
+
+    study: StudySection = Field(description="Name of the study and the models it runs.")
+    models: dict[Name, ModelConfig] = Field(description="Registry of models: name → source, precision, device.")
+    corpus: CorpusConfig = Field(default_factory=CorpusConfig, description="Prompts and the target's responses.")
+    geometry: GeometryConfig = Field(default_factory=GeometryConfig, description="Entropy and CKA of the layers.")
+    selection: SelectionConfig = Field(default_factory=SelectionConfig, description="Selectors.")
+    draft: DraftConfig = Field(default_factory=DraftConfig, description="Draft heads and their training.")
+    screen: ScreenConfig | None = Field(
+        None, description="Screening of many candidate layer sets by short trainings; none when not given."
+    )
+    transfer: TransferConfig | None = Field(
+        None, description="Heads moved to other layers, to be measured beside those trained there; none when not given."
+    )
+    acceptance: AcceptanceConfig = Field(default_factory=AcceptanceConfig, description="Acceptance runs.")
+    speed: SpeedConfig = Field(default_factory=SpeedConfig, description="Timed runs.")
+    statistics: StatisticsConfig = Field(default_factory=StatisticsConfig, description="Statistics of the report.")
+
+    @model_validator(mode="after")
+    def _names_are_known(self) -> Study:
+        if self.study.name in SHARED_FOLDERS:
+            raise ValueError(f"study.name: '{self.study.name}' is a folder that studies share; choose another name")
+        if len(set(self.study.models)) < len(self.study.models):
+            twice = sorted({m for m in self.study.models if self.study.models.count(m) > 1})
+            raise ValueError(f"study.models: named twice: {', '.join(twice)}")
+        for model in self.models:
+            if model in STUDY_ENTRIES or model.endswith(".teacher.parquet"):
+                raise ValueError(f"models.{model}: is the name of a study's own file or folder; choose another name")
+        for model in self.study.models:
+            if model not in self.models:
+                raise ValueError(f"study.models: '{model}' is not registered{nearest(model, self.models)}")
+        for name, model_config in self.models.items():
+            source = model_config.source
+            if isinstance(source, TrainedSource):
+                if source.teacher not in self.models:
+                    raise ValueError(f"models.{name}.source.teacher: '{source.teacher}' is not registered")
+                if isinstance(self.models[source.teacher].source, TrainedSource):
+                    raise ValueError(f"models.{name}.source.teacher: '{source.teacher}' is itself trained")
+        for selector in self.selection.selectors:
+            for model in selector.models or ():
+                if model not in self.models:
+                    raise ValueError(
+                        f"selection.selectors: '{selector.name}' names model '{model}', which is not registered"
+                        f"{nearest(model, self.models)}"
+                    )
+        reference, selectors = self.statistics.reference, self.selection.selectors
+        if reference not in {selector.name for selector in selectors}:
+            raise ValueError(f"statistics.reference: '{reference}' is not among selection.selectors")
+        if any(s.train for s in selectors) and not any(s.train for s in selectors if s.name == reference):
+            raise ValueError(
+                f"statistics.reference: '{reference}' is not trained, so nothing could be compared with it"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _screened_layers_exist(self) -> Study:
+        for layer in (self.screen.layers if self.screen else None) or ():
+            for model in self.study.models:
+                source = self.models[model].source
+                if isinstance(source, TrainedSource) and layer > source.layers:
+                    raise ValueError(f"screen.layers: {layer} does not exist; {model} has layers 0 to {source.layers}")
+        return self
+
+    @model_validator(mode="after")
+    def _heads_can_be_moved(self) -> Study:
+        if self.transfer is None:
+            return self
+        trained = {selector.name: selector for selector in self.selection.selectors if selector.train}
+        start = self.transfer.start
+        for key, name in (("start", start), *(("to", name) for name in self.transfer.to)):
+            if name not in trained:
+                raise ValueError(f"transfer.{key}: '{name}' is not among selection.selectors that are trained")
+            if len(trained[name].k) > 1 or trained[name].k != trained[start].k:
+                raise ValueError(
+                    f"transfer.{key}: '{name}' chooses {trained[name].k} layers, '{start}' {trained[start].k}; "
+                    "expected one and the same k, since a head moves to as many layers as it reads"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _settings_fit_together(self) -> Study:
+        acceptance = self.acceptance
+        for nodes in acceptance.nodes:
+            if acceptance.depth > nodes - 1:
+                raise ValueError(
+                    f"acceptance.depth: {acceptance.depth} is more than a tree of {nodes} nodes can hold below its root"
+                )
+        _within("speed.temperatures", self.speed.temperatures, "acceptance.temperatures", acceptance.temperatures)
+        _within("speed.nodes", self.speed.nodes, "acceptance.nodes", acceptance.nodes)
+        _within("speed.seeds", self.speed.seeds, "draft.seeds", self.draft.seeds)
+        spread = [name for name in self.study.models if self.models[name].device == "auto"]
+        if self.draft.processes > 1 and spread:
+            raise ValueError(
+                f"draft.processes: {self.draft.processes} processes need a GPU each, but models.{spread[0]}.device is "
+                "'auto', which spreads one model over all GPUs; expected 'cuda' there, or 1 process"
+            )
+        if acceptance.replicas is not None:
+            where = "acceptance.replicas"
+            _within(
+                f"{where}.temperatures",
+                acceptance.replicas.temperatures,
+                "acceptance.temperatures",
+                acceptance.temperatures,
+            )
+            _within(f"{where}.nodes", acceptance.replicas.nodes, "acceptance.nodes", acceptance.nodes)
+        return self
+
+
+def _within(key: str, values: list[Any], allowed_key: str, allowed: list[Any]) -> None:
+    missing = [value for value in values if value not in allowed]
+    if missing:
+        raise ValueError(f"{key}: {missing[0]} is not in {allowed_key}")
