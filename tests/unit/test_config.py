@@ -147,6 +147,18 @@ def test_a_model_name_that_is_no_plain_folder_name_is_refused(name):
             "transfer.to: 'elsi' chooses [1, 3] layers, 'eagle3' [3]; expected one and the",
         ),
         ({"transfer": {"to": ["min_entropy"], "percents": [100]}}, "transfer.percents.0"),
+        ({"transfer": {"to": ["eagle3"]}}, "transfer.to: 'eagle3' is transfer.start itself"),
+        (
+            {"selection": {"selectors": [{"name": "eagle3"}, {"name": "screen"}]}},
+            "'screen' is what the screening's winner",
+        ),
+        (
+            {
+                "selection": {"selectors": [{"name": "eagle3"}, {"name": "uniform", "models": ["tiny-qwen3"]}]},
+                "transfer": {"to": ["uniform"]},
+            },
+            "transfer.to: 'uniform' does not choose for 'smollm2-135m'",
+        ),
         ({"transfer": {"to": ["min_entropy"], "form": "x"}}, "unknown key 'transfer.form'"),
     ],
 )

@@ -7,7 +7,7 @@ import pandas as pd
 
 from speclayers.analysis.acceptance_figures import first_setting, shown_sets
 from speclayers.analysis.answer import speed_sentence
-from speclayers.analysis.drafters import parse_drafter
+from speclayers.analysis.drafters import MOVED_KIND, parse_drafter
 from speclayers.analysis.figures import (
     MOST_SERIES,
     Figure,
@@ -48,6 +48,7 @@ def training(study: Study, model: str) -> Figure | None:
         for metric, label in (("loss", "loss (nats)"), ("accuracy", "accuracy"))
     ]
     heads = of_model(study.heads, model).dropna(subset=["simulated_length"])
+    heads = heads[[parse_drafter(str(drafter)).kind != MOVED_KIND for drafter in heads["drafter"]]]
     heads = heads[[len(losses) > 0 for losses in heads["final_loss"]]]
     title = f"Training of the heads of {model}"
     if len(heads):
@@ -60,7 +61,7 @@ def training(study: Study, model: str) -> Figure | None:
         )
     shown = "all heads" if len(names) == rows["name"].nunique() else f"{len(names)} of {rows['name'].nunique()} sets"
     caption = (
-        "Soft cross-entropy (nats) and top-1 accuracy by optimiser step. Lines: training responses, mean over 60 bins."
+        "Loss (nats) and top-1 accuracy by optimiser step. Lines: training responses, mean over 60 bins."
         " Points: held-out responses, which no head is trained on. Columns are the steps of training-time test (TTT):"
         " at step j a head drafts from its own outputs of the j steps before. Simulated is what a single chain of"
         " drafts would get accepted if every step were reached by its accuracy alone, so it is no test."

@@ -95,11 +95,11 @@ SUMMARIES: dict[str, Table] = {
 SET = (*MODEL, Column("layer_set", _str, "", "Layers read, or the drafter without its training seed."), *SETTING)
 
 
-def _interval(name: str, unit: str, meaning: str) -> tuple[Column, ...]:
+def _interval(name: str, unit: str, meaning: str, limit: str = "bootstrap limit") -> tuple[Column, ...]:
     return (
         Column(name, _f64, unit, meaning),
-        Column(f"{name}_low", _f64, unit, f"Lower bootstrap limit of `{name}`."),
-        Column(f"{name}_high", _f64, unit, f"Upper bootstrap limit of `{name}`."),
+        Column(f"{name}_low", _f64, unit, f"Lower {limit} of `{name}`."),
+        Column(f"{name}_high", _f64, unit, f"Upper {limit} of `{name}`."),
     )
 
 
@@ -127,7 +127,7 @@ DIFFERENCES = Table(
         *_interval("difference", "tokens", "τ minus the reference's, paired by question."),
         Column("relative", _f64, "", "Difference over the reference's τ."),
         Column("p", _f64, "", "Two-sided bootstrap p-value."),
-        Column("p_holm", _f64, "", "The same, Holm over the comparisons of one model, temperature and nodes."),
+        Column("p_holm", _f64, "", "The same, Holm over the comparisons of one model, temperature, nodes and metric."),
         Column("detectable", _f64, "tokens", "Smallest difference found at 80 % power, for one comparison."),
         _questions,
         Column("seeds", _i64, "", "Training seeds measured for both."),
@@ -136,7 +136,13 @@ DIFFERENCES = Table(
     ),
 )
 
-TRANSFERS = Table("transfers", DIFFERENCES.columns)
+_HOLM_OF_MOVED = "The same, Holm over the moved heads of one layer set, at one temperature, nodes and metric."
+TRANSFERS = Table(
+    "transfers",
+    tuple(
+        column._replace(meaning=_HOLM_OF_MOVED) if column.name == "p_holm" else column for column in DIFFERENCES.columns
+    ),
+)
 """Moved heads against those trained from scratch on their layers: `differences` with another reference."""
 
 CATEGORY_ESTIMATES = Table(
@@ -182,7 +188,7 @@ CORRELATIONS = Table(
         *SETTING,
         Column("k", _i32, "layers", "Number of layers of the sets."),
         Column("sets", _i64, "", "Layer sets with a score and a measured τ."),
-        *_interval("rho", "", "Spearman's ρ of E(S) and tau_question; null below eight sets."),
+        *_interval("rho", "", "Spearman's ρ of E(S) and tau_question; null below eight sets.", "limit"),
     ),
 )
 
@@ -195,7 +201,7 @@ CURVE_RANKS = Table(
         Column("other_budget", _i64, "tokens", "That larger budget; null for entropy."),
         Column("layers", _i64, "layers", "Single layers measured in both."),
         Column("all_layers", _bool, "", "Whether these are all that were screened, not only those kept."),
-        *_interval("rho", "", "Spearman's ρ of the two; null below eight layers."),
+        *_interval("rho", "", "Spearman's ρ of the two; null below eight layers.", "limit"),
     ),
 )
 

@@ -91,7 +91,8 @@ def _summaries(results: ModelResults) -> Iterator[tuple[str, pd.DataFrame]]:
         if name == "gram":
             frame = frame[frame["block_a"].isna()]  # pairs of blocks serve the selection's half-samples only
         yield f"geometry_{name}", frame.assign(model=results.model)
-    screening = read_table(results.screening, tables.SCREENING) if results.screening else None
+    path = results.screening
+    screening = _of_model(path, tables.SCREENING, results.model) if path else None
     yield "selections", _selections(results, screening)
     parts = [] if screening is None else [screening.assign(model=results.model)]
     yield "screening", _united(parts, SUMMARIES["screening"])

@@ -89,7 +89,7 @@ class ScreenConfig(Section):
         0.5,
         gt=0,
         lt=1,
-        description="Share of the candidates that goes on; the next rung's budget grows by its inverse.",
+        description="Share of the candidates that goes on; the budget, counted from the start, grows by its inverse.",
     )
     layers: Annotated[list[Annotated[int, Field(ge=0)]], NoRepeats] | None = Field(
         None, description="Single layers that are candidates beside the selectors' sets; 1 to N when not given."

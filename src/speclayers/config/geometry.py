@@ -91,4 +91,6 @@ class SelectionConfig(Section):
         for place, selector in enumerate(selectors):
             if selector in selectors[:place]:
                 raise ValueError(f"'{selector.name}' stands there twice with the same settings")
+            if selector.name == "screen":
+                raise ValueError("'screen' is what the screening's winner is called; choose another name")
         return selectors

@@ -100,6 +100,8 @@ class Study(Section):
             return self
         trained = {selector.name: selector for selector in self.selection.selectors if selector.train}
         start = self.transfer.start
+        if start in self.transfer.to:
+            raise ValueError(f"transfer.to: '{start}' is transfer.start itself; expected other selectors")
         for key, name in (("start", start), *(("to", name) for name in self.transfer.to)):
             if name not in trained:
                 raise ValueError(f"transfer.{key}: '{name}' is not among selection.selectors that are trained")
@@ -108,6 +110,10 @@ class Study(Section):
                     f"transfer.{key}: '{name}' chooses {trained[name].k} layers, '{start}' {trained[start].k}; "
                     "expected one and the same k, since a head moves to as many layers as it reads"
                 )
+            only = trained[name].models
+            absent = [model for model in self.study.models if only is not None and model not in only]
+            if absent:
+                raise ValueError(f"transfer.{key}: '{name}' does not choose for '{absent[0]}'; widen its models")
         return self
 
     @model_validator(mode="after")

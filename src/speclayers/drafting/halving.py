@@ -1,7 +1,8 @@
 """Successive halving: train all candidates a little, keep the best share, train those on; until one is left.
 
 Jamieson and Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter Optimization" (arXiv 1502.07943),
-section 3. Every rung asks about as much training of all its candidates together as the one before.
+section 3. Candidates go on from where they were: the first rung costs candidates × budget, each later one about
+(1 − keep) of that.
 """
 
 from __future__ import annotations

@@ -46,13 +46,12 @@ def start_weights(folder: Path, name: HeadName, target: Target) -> dict[str, Ten
 
 
 def share_of(draft: DraftConfig, name: HeadName) -> DraftConfig:
-    """Return the settings of a moved head's training: its share of the steps or tokens, rounded; others unchanged."""
+    """Return the settings of a moved head's training: its share of steps or tokens and of the warm-up, rounded."""
     if not name.start:
         return draft
-    shares = {"steps": round(draft.steps * name.percent / 100)}
-    if draft.tokens is not None:
-        shares["tokens"] = round(draft.tokens * name.percent / 100)
-    return draft.model_copy(update=shares)
+    lengths = {"steps": draft.steps, "warmup_steps": draft.warmup_steps, "tokens": draft.tokens}
+    known = {key: length for key, length in lengths.items() if length is not None}
+    return draft.model_copy(update={key: round(length * name.percent / 100) for key, length in known.items()})
 
 
 def record_start(head: Eagle3Head, name: HeadName) -> None:

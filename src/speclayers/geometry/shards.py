@@ -1,7 +1,8 @@
 """The inner products of the Gram matrices, shared out over jobs and put together again.
 
 Every product is formed by one job alone, in the same order of sums as by a single job. So what is put together does
-not depend on which job ran when, and on the same kind of machine equals a single job's to the last bit.
+not depend on which job ran when, and on one kind of processor with as many threads equals a single job's to the last
+bit. On a GPU, whose kernels may depend on how much work they get at once, it equals it up to rounding.
 """
 
 from __future__ import annotations

@@ -37,7 +37,8 @@ class BlockMoments(NamedTuple):
         In the principal axes of all rows, the covariance of a part is a diagonal plus a rest. The diagonal is
         taken exactly, the rest to second order at the spectrum of all rows (Daleckii and Krein; Bhatia, "Matrix
         Analysis", theorem V.3.3), where −p ln p has the divided difference −1 / m(p_k, p_l). It is a quadratic
-        form in the blocks that are kept, so that every half-sample comes out of one small matrix.
+        form in the blocks that are kept, so that every half-sample comes out of one small matrix. Centring anew
+        enters the diagonal only; its other part, of the order of one over the kept blocks, is left out.
 
         Args:
             kept: Which blocks count, (blocks,) bool.
