@@ -12,7 +12,7 @@ from speclayers.drafting.features import OnlineFeatures
 from speclayers.drafting.head import CONFIG_FILE, WEIGHTS_FILE, save_head
 from speclayers.drafting.processes import joined_processes, shared_work
 from speclayers.drafting.training import train
-from speclayers.drafting.transfer import record_start, share_of, start_weights
+from speclayers.drafting.transfer import moved_settings, record_start, start_weights
 from speclayers.errors import UserError
 from speclayers.names import HeadName
 from speclayers.specs import TrainSpec, read_spec
@@ -45,7 +45,7 @@ def main() -> None:
         target = load_target(args.target, args.model, spec.runtime)
         corpus = read_table(args.corpus, CORPUS)
         start = start_weights(args.start.parent, name, target) if args.start else None
-        draft = share_of(spec.draft, name)
+        draft = moved_settings(spec.draft, name)
         source: FeatureSource = (
             OnlineFeatures(target, corpus) if draft.features == "online" else FeatureStore(args.features)
         )

@@ -9,7 +9,7 @@ import torch
 
 from speclayers.config import DraftConfig, Runtime
 from speclayers.drafting.head import read_head_config, read_tensors
-from speclayers.drafting.transfer import share_of, start_weights
+from speclayers.drafting.transfer import moved_settings, start_weights
 from speclayers.errors import UserError
 from speclayers.names import HeadName
 from speclayers.specs import TrainSpec
@@ -21,13 +21,14 @@ START = "eagle3.l01-l03.s0"
 
 
 @pytest.mark.parametrize(
-    ("percent", "tokens", "expected"), [(0, None, (0, None)), (10, None, (1, None)), (50, 77, (6, 38)), (0, 77, (0, 0))]
+    ("percent", "tokens", "expected"),
+    [(0, None, (0, 0, None)), (10, None, (1, 0, None)), (50, 77, (6, 2, 38)), (0, 77, (0, 0, 0))],
 )
 def test_a_moved_head_gets_its_share_of_training(percent, tokens, expected):
-    draft = DraftConfig(steps=12, tokens=tokens)
-    shared = share_of(draft, HeadName(layers=(4,), seed=0, start=(2,), percent=percent))
-    assert (shared.steps, shared.tokens) == expected
-    assert share_of(draft, HeadName(layers=(4,), seed=0)) == draft
+    draft = DraftConfig(steps=12, warmup_steps=4, tokens=tokens)
+    shared = moved_settings(draft, HeadName(layers=(4,), seed=0, start=(2,), percent=percent))
+    assert (shared.steps, shared.warmup_steps, shared.tokens) == expected
+    assert moved_settings(draft, HeadName(layers=(4,), seed=0)) == draft
 
 
 @pytest.fixture

@@ -94,7 +94,7 @@ def ranks(study: Study) -> PageTable:
         "Spearman's ρ of the single layers' simulated lengths at one budget with those at a larger one, or with their"
         f" matrix entropy S(l), with {confidence_level(study.confidence)} limits; a dash below"
         f" {SETS_FOR_CORRELATION} layers. Layers that were kept are alike, so that their ranks agree less than all"
-        " layers' would. Budgets of one head share its training, which makes them agree. Limits (Bonett and Wright) take"
+        " layers' would. Budgets of one head share its training, which makes them agree. Limits take"
         " layers for independent draws; neighbours are alike, so the limits are too narrow."
     )
     return page_table(caption, ["model", "#budget", "#against", "#layers", "which", "#ρ"], cells)

@@ -45,7 +45,7 @@ def start_weights(folder: Path, name: HeadName, target: Target) -> dict[str, Ten
     return {key: parameter.detach() for key, parameter in head.named_parameters()}
 
 
-def share_of(draft: DraftConfig, name: HeadName) -> DraftConfig:
+def moved_settings(draft: DraftConfig, name: HeadName) -> DraftConfig:
     """Return the settings of a moved head's training: its share of steps or tokens and of the warm-up, rounded."""
     if not name.start:
         return draft
