@@ -21,15 +21,19 @@ ORIGIN = Origin(model="tiny", fingerprint="f00d")
 SETTINGS = {"vocabulary": 64, "ttt_steps": 3, "steps": 12, "warmup_steps": 2, "checkpoint_every": 4, "held_out": 0.0}
 
 
-def make_corpus(sequences: int, prompt: int = 6, response: int = 12, seed: int = 0, vocabulary: int = 256):
+def make_corpus(
+    sequences: int, prompt: int = 6, response: int = 12, seed: int = 0, vocabulary: int = 256, turns: int = 1
+):
     """Random tokens from 2 on, so that neither end (0) nor padding (1) occurs; lengths vary by a few tokens."""
     random = np.random.default_rng(seed)
     rows = []
     for number in range(sequences):
         start = prompt + number % 3
         ids = random.integers(2, vocabulary, size=start + response + number % 2).astype(np.int32)
-        rows.append({"sample_id": f"s{number}", "input_ids": ids, "response_start": start})
-    return pd.DataFrame(rows).assign(source="bundled", category="qa", turn=0, text="", prompt_hash="")
+        name, turn = f"s{number // turns}", number % turns
+        sample = f"{name}/{turn}" if turn else name
+        rows.append({"sample_id": sample, "prompt_id": name, "turn": turn, "input_ids": ids, "response_start": start})
+    return pd.DataFrame(rows).assign(source="bundled", category="qa", text="", prompt_hash="")
 
 
 def make_store(tmp_path: Path, target: Target, corpus: pd.DataFrame, layers) -> FeatureStore:

@@ -78,7 +78,8 @@ _layers = pa.list_(pa.int32())
 CORPUS = Table(
     "corpus",
     (
-        Column("sample_id", _str, "", "Prompt the sequence answers."),
+        Column("sample_id", _str, "", "Id of the sequence: its prompt's, followed by the turn where that is not 0."),
+        Column("prompt_id", _str, "", "Prompt; all turns of a conversation share it."),
         Column("source", _str, "", "Where the prompt comes from: bundled, file or dataset."),
         Column("category", _str, "", "Category of the prompt."),
         Column("turn", _i32, "", "Turn of the conversation, from 0."),
@@ -258,9 +259,9 @@ SCREENING = Table(
         Column("budget", _i64, "tokens", "Response tokens to learn from up to the end of this rung."),
         Column("tokens", _i64, "tokens", "Response tokens learnt from: the budget, up to the end of its last step."),
         Column("simulated_length", _f64, "tokens", "1 + Σ_j Π_{i≤j} accuracy_i on held-out responses."),
-        Column("ci_low", _f64, "tokens", "Lower 95 % limit, jackknife over responses."),
+        Column("ci_low", _f64, "tokens", "Lower 95 % limit, jackknife over prompts."),
         Column("ci_high", _f64, "tokens", "Upper 95 % limit."),
-        Column("responses", _i64, "", "Held-out responses."),
+        Column("responses", _i64, "", "Held-out prompts judged on, over which the limits are."),
         Column("in_race", _bool, "", "Whether it competes in this rung; if not, it is trained for the curve only."),
         Column("kept", _bool, "", "Whether it goes on to the next rung; in the last one, whether it wins."),
     ),

@@ -134,7 +134,7 @@ def test_a_model_name_that_is_no_plain_folder_name_is_refused(name):
         ({"screen": {"keep": 1.0}}, "screen.keep"),
         ({"screen": {"keep": 0}}, "screen.keep"),
         ({"screen": {"budget": 0}}, "screen.budget"),
-        ({"screen": {"held_out": 1}}, "screen.held_out"),
+        ({"screen": {"judged_prompts": 1}}, "screen.judged_prompts"),
         ({"screen": {"layers": [2, 2]}}, "screen.layers: 2 stands there twice"),
         ({"screen": {"layers": [-1]}}, "screen.layers.0"),
         ({"screen": {"layers": [13]}}, "screen.layers: 13 does not exist; tiny-qwen3 has layers 0 to 12"),

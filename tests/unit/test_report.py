@@ -166,6 +166,7 @@ def test_a_screening_has_a_curve_and_two_tables(tmp_path, page):
         " ranks after 1,000 tokens agree with these by ρ = 1.00"
     )
     assert "only the layers that were kept" not in curve.caption
+    assert "limits by jackknife over 16 prompts" in curve.caption
     (rows,) = curve.chart["datasets"].values()
     assert len(rows) == 36
     (race,) = [
@@ -183,6 +184,7 @@ def test_a_screening_has_a_curve_and_two_tables(tmp_path, page):
         "won",
     ]
     assert [row[-1] for row in race.rows].count("out after 1,000 tokens") == 8
+    assert "on 16 held-out prompts" in race.caption
     assert "chosen were" in text
 
 

@@ -59,7 +59,7 @@ def test_rows_match_the_table_and_the_prompts_order(tiny_target, tmp_path):
     target = tiny_target(layers=2)
     corpus = generate_responses(target, PROMPTS, split(), 4, tmp_path / "work")
     write_table(tmp_path / "corpus.parquet", CORPUS, corpus, Origin("tiny", "f"))
-    assert list(corpus.sample_id) == [p.prompt_id for p in PROMPTS]
+    assert list(corpus.sample_id) == list(corpus.prompt_id) == [p.prompt_id for p in PROMPTS]
     assert set(corpus.source) == {"bundled"}
     row = corpus.iloc[1]
     assert list(row.input_ids[: row.response_start]) == render(target.tokenizer, PROMPTS[1].turns, [], {})
@@ -122,7 +122,8 @@ def test_later_turns_follow_the_models_own_answers(tiny_target, tmp_path):
     target = tiny_target(layers=2)
     prompts = [Prompt("a", "chat", ("One?", "Two?")), Prompt("b", "chat", ("Three?",))]
     corpus = generate_responses(target, prompts, split(), 4, tmp_path / "work")
-    assert list(zip(corpus.sample_id, corpus.turn, strict=True)) == [("a", 0), ("a/1", 1), ("b", 0)]
+    names = list(zip(corpus.sample_id, corpus.prompt_id, corpus.turn, strict=True))
+    assert names == [("a", "a", 0), ("a/1", "a", 1), ("b", "b", 0)]
     second = corpus.iloc[1]
     expected = render(target.tokenizer, ("One?", "Two?"), [corpus.iloc[0].text], {})
     assert list(second.input_ids[: second.response_start]) == expected

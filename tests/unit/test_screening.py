@@ -16,7 +16,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from speclayers.config import DraftConfig, Runtime, ScreenConfig
+from speclayers.config import DraftConfig, Runtime, ScreenConfig, SplitConfig
+from speclayers.corpus.prompts import Prompt
+from speclayers.corpus.responses import generate_responses
 from speclayers.drafting.halving import Judged, best, plan_rungs, race
 from speclayers.drafting.screening import (
     candidates,
@@ -37,7 +39,7 @@ from tests.drafts import ORIGIN, make_corpus, make_head, make_store
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 DRAFT = {"vocabulary": 256, "ttt_steps": 3, "warmup_steps": 2, "checkpoint_every": 2}
 HELD_OUT = [5, 7, 8]
-"""Of the twelve samples of the corpus, by the hash of their ids."""
+"""Of the first twelve prompts, by the hash of their ids."""
 
 
 def selections(**sets):
@@ -161,16 +163,17 @@ def test_a_step_that_no_slot_reaches_ends_the_length():
     assert value == 1.5
 
 
-def test_correct_tokens_are_counted_by_sample(tiny_target, tmp_path):
-    target, corpus = tiny_target(), make_corpus(4)
-    corpus["sample_id"] = ["a", "b", "a", "c"]
+def test_correct_tokens_are_counted_by_prompt(tiny_target, tmp_path):
+    target = tiny_target()
+    prompts = [Prompt("a", "qa", ("One?", "Two?")), Prompt("b", "qa", ("Three?",)), Prompt("c", "qa", ("4?", "5?"))]
+    corpus = generate_responses(target, prompts, SplitConfig(max_new_tokens=12), 4, tmp_path / "answers")
     store = make_store(tmp_path, target, corpus, [1, 3, 5])
     data = TrainingData(target, corpus, store, [1, 3, 5], torch.arange(0, 256, 2), 3)
     head = make_head(target)
     correct, slots = count_correct(head, data)
-    lengths = [data.response_tokens(index) for index in range(4)]
-    assert slots[:, 0].tolist() == [lengths[0] + lengths[2], lengths[1], lengths[3]]
-    batch = data.batch(data.read(range(4)))
+    lengths = [data.response_tokens(index) for index in range(5)]
+    assert slots[:, 0].tolist() == [lengths[0] + lengths[1], lengths[2], lengths[3] + lengths[4]]
+    batch = data.batch(data.read(range(5)))
     _, metrics = ttt_loss(head, batch.sequences, batch.targets, 1.0)
     assert correct.sum(axis=0).tolist() == pytest.approx([m.accuracy * m.slots for m in metrics])
     assert slots.sum(axis=0).tolist() == [m.slots for m in metrics]
@@ -187,9 +190,17 @@ def test_held_out_responses_judge_and_as_many_others_follow_as_the_budget_asks(t
         return [int(name[1:]) for name in found]
 
     assert chosen(30) == [0, 2, 3, *HELD_OUT]  # 12 + 12 + 13 tokens reach 30
-    assert chosen(37, held_out=2) == [0, 2, 3, 5, 7]
-    assert chosen(38, held_out=2) == [0, 2, 3, 4, 5, 7]
+    assert chosen(37, judged_prompts=2) == [0, 2, 3, 5, 7]
+    assert chosen(38, judged_prompts=2) == [0, 2, 3, 4, 5, 7]
     assert chosen(10_000) == [0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
+
+
+def test_prompts_judge_with_all_their_turns(tiny_target):
+    target, spec = tiny_target(), spec_of(budget=30, judged_prompts=2)
+    found = choose_responses(target, make_corpus(18, turns=2), spec, 37)["sample_id"]
+    assert found.tolist() == ["s0", "s0/1", "s1", "s5", "s5/1", "s7", "s7/1"]
+    with pytest.raises(UserError, match=r"draft\.held_out: 0\.25 holds out 1 of 6 training prompts; screening judges"):
+        choose_responses(target, make_corpus(12, turns=2), spec, 37)  # two turns, but one prompt
 
 
 # ---------------------------------------------------------------- the race for real
@@ -216,6 +227,7 @@ def test_budgets_are_spent_to_the_token_and_the_table_is_whole(setting, tmp_path
     write_table(tmp_path / "screening.parquet", SCREENING, table, ORIGIN)
     table = read_table(tmp_path / "screening.parquet", SCREENING)
     assert table.groupby("rung").size().tolist() == [8, 4, 2]
+    assert set(table["responses"]) == {len(HELD_OUT)}
     assert table.groupby("rung")["kept"].sum().tolist() == [4, 2, 1]
     assert table.groupby("rung")["budget"].unique().map(list).tolist() == [[40], [80], [160]]
     lengths = [
@@ -248,8 +260,8 @@ def test_a_candidate_goes_on_as_if_it_had_never_paused(setting, tmp_path, monkey
     whole = []
 
     class Unpaused(Trainer):
-        def __init__(self, head, data, held_out, draft, checkpoints, key):
-            super().__init__(head, data, held_out, draft, tmp_path / "nowhere" / str(len(whole)), key)
+        def __init__(self, head, data, draft, checkpoints, key):
+            super().__init__(head, data, draft, tmp_path / "nowhere" / str(len(whole)), key)
             whole.append(self.step)
 
     monkeypatch.setattr("speclayers.drafting.screening.Trainer", Unpaused)
@@ -291,18 +303,20 @@ def test_only_those_still_racing_keep_a_checkpoint(setting, tmp_path):
     assert len(list((tmp_path / "work").glob("*/checkpoints/*/step-*"))) == 1
 
 
-def test_held_out_responses_are_never_learnt_from(setting, tmp_path, monkeypatch):
+def test_held_out_conversations_are_never_learnt_from(setting, tmp_path, monkeypatch):
+    target, _, sets = setting
     learnt = set()
 
     class Watched(Trainer):
         def __init__(self, head, data, *rest):
             super().__init__(head, data, *rest)
-            learnt.update(reading.sample.sample_id for reading in data.read(range(len(data))))
+            learnt.update(reading.sample.prompt_id for reading in data.read(range(len(data))))
 
     monkeypatch.setattr("speclayers.drafting.screening.Trainer", Watched)
-    screened(setting, tmp_path / "work", **FEW)
-    assert learnt
-    assert not learnt & {f"s{number}" for number in HELD_OUT}
+    table = screened((target, make_corpus(18, turns=2), sets), tmp_path / "work", budget=100, **FEW)
+    assert learnt == {f"s{number}" for number in range(9) if number not in HELD_OUT}
+    assert set(table["responses"]) == {len(HELD_OUT)}  # prompts, each of two turns
+    assert np.isfinite(table[["ci_low", "ci_high"]].to_numpy()).all()
 
 
 def test_the_whole_curve_reaches_every_budget(setting, tmp_path):
@@ -323,7 +337,7 @@ def test_the_whole_curve_reaches_every_budget(setting, tmp_path):
         ({"budget": 20}, r"screen\.budget: 20 tokens are fewer than the 2[456] of the first step"),
         (
             {"share": 0.0},
-            r"draft\.held_out: 0\.0 holds out 0 of 12 training responses; screening judges on two or more",
+            r"draft\.held_out: 0\.0 holds out 0 of 12 training prompts; screening judges on two or more",
         ),
         ({"layers": [9]}, r"screen\.layers: layer 9 does not exist; the model has layers 0 to 6"),
     ],

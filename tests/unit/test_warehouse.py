@@ -152,7 +152,7 @@ def test_the_winner_of_a_screening_stands_beside_the_selectors(tmp_path):
     chosen = found.selected.set_index("label").loc["screen"]
     assert (chosen["layer_set"], chosen["k"], chosen["trained"]) == ("l12", 1, True)
     assert chosen["score"] == found.selected.set_index("label").loc["eagle2", "score"]
-    assert "won the screening of 15 candidates: simulated length 2.100 on 16" in chosen["reason"]
+    assert "won the screening of 15 candidates: simulated length 2.100 on 16 held-out prompts" in chosen["reason"]
     assert "after 4007 tokens" in chosen["reason"]
     assert found.tau.set_index("layer_set").loc["l12", "selectors"].tolist() == ["eagle2, screen"] * 2
 

@@ -27,7 +27,7 @@ def curve(study: Study, model: str) -> Figure | None:
     caption = (
         "Simulated acceptance length on held-out responses, 1 + accuracy of step 0 + product of the first two + ..., of"
         " heads that read one layer, after each budget of response tokens; vertical lines are 95 % limits by jackknife"
-        f" over {count(int(rows['responses'].max()), 'response')}. All heads are judged on the same responses, so"
+        f" over {count(int(rows['responses'].max()), 'prompt')}. All heads are judged on the same responses, so"
         " differences between layers are surer than the lines say."
     )
     if not of_model(study.curve_ranks, model)["all_layers"].all():
@@ -118,10 +118,10 @@ def race(study: Study, model: str) -> PageTable:
         cells = [layers_in_words(str(final["candidate"])), final["proposed_by"]]
         cells += [lengths.get(budget, "") for budget in budgets] + [outcome]
         order.append(((-final["rung"], not final["kept"], -final["simulated_length"]), cells))
-    responses = count(int(rows["responses"].max()), "held-out response")
+    prompts = count(int(rows["responses"].max()), "held-out prompt")
     caption = (
-        f"Screening of {model}: simulated acceptance length on {responses} after each budget of response tokens, with"
-        " 95 % limits by jackknife over responses. The best at each budget go on to the next; where the whole curve was"
+        f"Screening of {model}: simulated acceptance length on {prompts} after each budget of response tokens, with"
+        " 95 % limits by jackknife over prompts. The best at each budget go on to the next; where the whole curve was"
         " asked for, single layers are trained on out of the race, too."
     )
     head = ["layers", "proposed by", *(f"#{_tokens(budget)}" for budget in budgets), "outcome"]

@@ -137,7 +137,7 @@ def _screened(screening: pd.DataFrame, selections: pd.DataFrame) -> pd.DataFrame
     same = selections[[list(layers) == list(won["layers"]) for layers in selections["layers"]]]
     reason = (
         f"won the screening of {(screening['rung'] == 0).sum()} candidates: simulated length"
-        f" {won['simulated_length']:.3f} on {won['responses']} held-out responses after {won['tokens']} tokens"
+        f" {won['simulated_length']:.3f} on {won['responses']} held-out prompts after {won['tokens']} tokens"
     )
     layers = won["layers"]
     row = {"selector": SCREEN, "k": len(layers), "seed": 0, "layers": layers, "trained": True, "reason": reason}

@@ -94,8 +94,8 @@ class ScreenConfig(Section):
     layers: Annotated[list[Annotated[int, Field(ge=0)]], NoRepeats] | None = Field(
         None, description="Single layers that are candidates beside the selectors' sets; 1 to N when not given."
     )
-    held_out: int = Field(
-        64, ge=2, description="Most of the responses held out by draft.held_out, the first ones, that judge candidates."
+    judged_prompts: int = Field(
+        64, ge=2, description="Most of the prompts held out by draft.held_out, the first ones, that judge candidates."
     )
     whole_curve: bool = Field(
         False,

@@ -140,6 +140,7 @@ def _shard(target: Target, batch: list[_Request], split: SplitConfig, path: Path
 def _row(target: Target, request: _Request, answer: list[int], split: SplitConfig) -> dict[str, object]:
     return {
         "sample_id": request.sample_id,
+        "prompt_id": request.prompt.prompt_id,
         "source": split.prompts.source,
         "category": request.prompt.category,
         "turn": request.turn,

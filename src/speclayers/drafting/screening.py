@@ -19,9 +19,15 @@ from speclayers.drafting.halving import Judged, Layers, Result, Rung, plan_rungs
 from speclayers.drafting.head import Eagle3Head
 from speclayers.drafting.initialise import head_config, new_head
 from speclayers.drafting.training import Trainer
-from speclayers.drafting.training_data import TrainingData, is_held_out, sequence_order
+from speclayers.drafting.training_data import (
+    TrainingData,
+    held_out_rows,
+    read_samples,
+    sequence_order,
+    trained_responses,
+)
 from speclayers.drafting.training_log import simulated_length
-from speclayers.drafting.ttt import counted_slots, ttt_loss
+from speclayers.drafting.ttt import ttt_loss
 from speclayers.drafting.vocabulary import choose_vocabulary
 from speclayers.errors import UserError
 from speclayers.files import read_json, write_json
@@ -66,7 +72,8 @@ def screen(
     folder = work / digest(stored.key, *map(layers_name, proposed))
     entrants = _Entrants(target, chosen, FeatureStore([manifest]), spec, rungs, folder)
     results = race(list(proposed), rungs, entrants.judge, entrants.drop, spec.screen.whole_curve)
-    return _table(results, proposed, sum(held_out_rows(chosen, spec)))
+    judged = chosen.loc[held_out_rows(chosen, spec.draft.held_out), "prompt_id"].nunique()
+    return _table(results, proposed, judged)
 
 
 def candidates(selections: pd.DataFrame, layers: Sequence[int] | None, n_layers: int) -> dict[Layers, str]:
@@ -94,13 +101,8 @@ def candidates(selections: pd.DataFrame, layers: Sequence[int] | None, n_layers:
     return {found: ", ".join(proposed[found]) for found in ordered}
 
 
-def held_out_rows(corpus: pd.DataFrame, spec: ScreenSpec) -> list[bool]:
-    """Tell which rows no head of the study is trained on."""
-    return [is_held_out(str(sample_id), spec.draft.held_out) for sample_id in corpus["sample_id"]]
-
-
 def choose_responses(target: Target, corpus: pd.DataFrame, spec: ScreenSpec, budget: int) -> pd.DataFrame:
-    """Take the first held-out responses to judge on, and as many of the others as the largest budget asks.
+    """Take the first held-out prompts to judge on, and as many of the other responses as the largest budget asks.
 
     Responses without a token to draft from are passed over. Where there are too few, learning starts over.
 
@@ -110,15 +112,10 @@ def choose_responses(target: Target, corpus: pd.DataFrame, spec: ScreenSpec, bud
     Raises:
         UserError: There are too few to judge on or learn from, or the first rung ends within the first step.
     """
-    starts = zip(corpus["input_ids"], corpus["response_start"], strict=True)
-    tokens = np.array([_response_tokens(ids, int(start), target.stop_ids) for ids, start in starts], dtype=np.int64)
-    held_out = np.array(held_out_rows(corpus, spec))
-    judging, learnt = np.flatnonzero(held_out & (tokens > 0)), np.flatnonzero(~held_out & (tokens > 0))
-    if corpus["sample_id"].iloc[judging].nunique() < 2:
-        raise UserError(
-            f"draft.held_out: {spec.draft.held_out} holds out {len(judging)} of {len(corpus)} training responses; "
-            "screening judges on two or more, raise it or corpus.training.count"
-        )
+    tokens = np.array([sample.response_tokens for sample in read_samples(corpus, target, steps=1)], dtype=np.int64)
+    held_out = held_out_rows(corpus, spec.draft.held_out)
+    judging = _judging(corpus, np.flatnonzero(held_out & (tokens > 0)), spec)
+    learnt = np.flatnonzero(~held_out & (tokens > 0))
     if not len(learnt):
         raise UserError(f"draft.held_out: {spec.draft.held_out} leaves no training response to learn from; lower it")
     learnt = learnt[: int(np.searchsorted(tokens[learnt].cumsum(), budget)) + 1]
@@ -129,12 +126,20 @@ def choose_responses(target: Target, corpus: pd.DataFrame, spec: ScreenSpec, bud
             f"screen.budget: {spec.screen.budget} tokens are fewer than the {least} of the first step; "
             "raise it, or lower sequences_per_step"
         )
-    places = np.sort(np.concatenate([judging[: spec.screen.held_out], learnt]))
+    places = np.sort(np.concatenate([judging, learnt]))
     return corpus.iloc[places].reset_index(drop=True)
 
 
-def _response_tokens(ids: np.ndarray, start: int, stop_ids: Iterable[int]) -> int:
-    return int(counted_slots(torch.from_numpy(np.asarray(ids, dtype=np.int64)), start, set(stop_ids), 1).sum())
+def _judging(corpus: pd.DataFrame, held_out: np.ndarray, spec: ScreenSpec) -> np.ndarray:
+    """Return which of the held-out places judge: every turn of the first prompts."""
+    prompts = corpus["prompt_id"].iloc[held_out]
+    first = prompts.unique()[: spec.screen.judged_prompts]
+    if len(first) < 2:
+        raise UserError(
+            f"draft.held_out: {spec.draft.held_out} holds out {len(first)} of {corpus['prompt_id'].nunique()} training "
+            "prompts; screening judges on two or more, raise it or corpus.training.count"
+        )
+    return np.asarray(held_out[prompts.isin(first).to_numpy()])
 
 
 class _Entrants:
@@ -152,10 +157,8 @@ class _Entrants:
         self._target, self._corpus, self._store = target, corpus, store
         self._rungs, self._folder, self._seed = rungs, folder, spec.screen.seed
         self._draft = spec.draft.model_copy(update={"tokens": rungs[-1].budget})
-        rows = corpus[~np.array(held_out_rows(corpus, spec))]
-        learnt = [np.asarray(i)[first:] for i, first in zip(rows["input_ids"], rows["response_start"], strict=True)]
-        size = spec.draft.vocabulary
-        self._vocabulary = choose_vocabulary(learnt, size, target.vocabulary, target.stop_ids)
+        responses = trained_responses(corpus, spec.draft.held_out)
+        self._vocabulary = choose_vocabulary(responses, spec.draft.vocabulary, target.vocabulary, target.stop_ids)
 
     def judge(self, layers: Layers, rung: Rung) -> Judged:
         """Train a candidate on to a rung's budget and measure it on the held-out responses."""
@@ -192,8 +195,8 @@ class _Entrants:
         head = new_head(config, self._vocabulary, self._target, self._draft.initialise).to(self._target.device)
         folder = self._checkpoints(layers)
         folder.mkdir(parents=True, exist_ok=True)
-        nothing = data.split(0.0)[1]  # the trainer evaluates as it goes, the race at its own times
-        return Trainer(head, data, nothing, self._draft, folder, f"{layers_name(layers)}/{key}")
+        # held-out responses are not for the trainer, which evaluates as it goes: the race judges at its own times
+        return Trainer(head, data, self._draft, folder, f"{layers_name(layers)}/{key}")
 
     def _checkpoints(self, layers: Layers) -> Path:
         return self._folder / "checkpoints" / layers_name(layers)
@@ -201,27 +204,28 @@ class _Entrants:
 
 @torch.no_grad()
 def count_correct(head: Eagle3Head, data: TrainingData) -> tuple[np.ndarray, np.ndarray]:
-    """Count a head's right best tokens, and all that counted: each (samples, TTT steps).
+    """Count a head's right best tokens, and all that counted: each (prompts, TTT steps).
 
-    The turns of a conversation are one sample: they are too alike to vary as two.
+    The turns of a conversation are counted together: they are too alike to vary as two.
     """
     counts: dict[str, np.ndarray] = {}
     for index in range(len(data)):
-        batch = data.batch(data.read([index]))
+        (reading,) = data.read([index])
+        batch = data.batch([reading])
         _, metrics = ttt_loss(head, batch.sequences, batch.targets, decay=1.0)
         found = np.array([[round((m.accuracy or 0.0) * m.slots), m.slots] for m in metrics])
-        (sample,) = batch.sample_ids
-        counts[sample] = counts.get(sample, np.zeros_like(found)) + found
+        prompt = reading.sample.prompt_id
+        counts[prompt] = counts.get(prompt, np.zeros_like(found)) + found
     both = np.stack(list(counts.values()))
     return both[..., 0], both[..., 1]
 
 
 def held_out_length(correct: np.ndarray, slots: np.ndarray) -> tuple[float, float, float]:
-    """Return the simulated acceptance length over some responses, with 95 % limits by the jackknife over them.
+    """Return the simulated acceptance length over some prompts, with 95 % limits by the jackknife over them.
 
     Args:
-        correct: (samples, TTT steps) right best tokens.
-        slots: (samples, TTT steps) slots that counted; at step 0 more than none in each sample.
+        correct: (prompts, TTT steps) right best tokens; two prompts or more.
+        slots: (prompts, TTT steps) slots that counted; at step 0 more than none in each prompt.
     """
 
     def length(right: np.ndarray, counted: np.ndarray) -> float:
@@ -235,7 +239,7 @@ def held_out_length(correct: np.ndarray, slots: np.ndarray) -> tuple[float, floa
     return value, float(low), float(high)
 
 
-def _table(results: Iterable[Result], proposed: dict[Layers, str], held_out: int) -> pd.DataFrame:
+def _table(results: Iterable[Result], proposed: dict[Layers, str], judged: int) -> pd.DataFrame:
     rows: list[dict[str, Any]] = [
         {
             "candidate": layers_name(result.layers),
@@ -247,7 +251,7 @@ def _table(results: Iterable[Result], proposed: dict[Layers, str], held_out: int
             "simulated_length": result.judged.length,
             "ci_low": result.judged.low,
             "ci_high": result.judged.high,
-            "responses": held_out,
+            "responses": judged,
             "in_race": result.in_race,
             "kept": result.kept,
         }

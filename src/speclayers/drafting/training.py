@@ -9,7 +9,6 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
@@ -22,7 +21,7 @@ from speclayers.drafting.head import Eagle3Head
 from speclayers.drafting.initialise import head_config, new_head
 from speclayers.drafting.processes import Processes
 from speclayers.drafting.step_sums import StepSums
-from speclayers.drafting.training_data import Reading, TrainingData, is_held_out, sequence_order
+from speclayers.drafting.training_data import Reading, TrainingData, sequence_order, trained_responses
 from speclayers.drafting.training_log import Progress, TrainingLog
 from speclayers.drafting.ttt import StepMetrics, ttt_loss
 from speclayers.drafting.vocabulary import choose_vocabulary
@@ -92,7 +91,7 @@ def new_trainer(
         raise UserError(f"{name}: heads of kind '{name.kind}' cannot be trained; expected eagle3")
     check_tokens(target, corpus)
     vocabulary = choose_vocabulary(
-        _trained_responses(corpus, draft.held_out), draft.vocabulary, target.vocabulary, target.stop_ids
+        trained_responses(corpus, draft.held_out), draft.vocabulary, target.vocabulary, target.stop_ids
     )
     config = head_config(target, draft, name.layers, name.seed, fingerprint, vocabulary)
     head = new_head(config, vocabulary, target, draft.initialise)
@@ -101,22 +100,8 @@ def new_trainer(
         _set_weights(head, start)
         key += f"/{weights_hash(start)}"
     data = TrainingData(target, corpus, source, config.layers, vocabulary.ids, draft.ttt_steps)
-    return Trainer(head.to(target.device), *data.split(draft.held_out), draft, checkpoints, key, processes)
-
-
-def _trained_responses(corpus: pd.DataFrame, held_out: float) -> list[np.ndarray]:
-    """Return the responses that are trained on: held-out ones must not even choose the draft vocabulary."""
-    columns = (corpus["sample_id"], corpus["input_ids"], corpus["response_start"])
-    responses = [
-        np.asarray(ids)[first:]
-        for sample_id, ids, first in zip(*columns, strict=True)
-        if not is_held_out(str(sample_id), held_out)
-    ]
-    if not responses:
-        raise UserError(
-            f"draft.held_out: {held_out} leaves none of {len(corpus)} sequences to train on; expected a smaller share"
-        )
-    return responses
+    learnt, held_out = data.split(draft.held_out)
+    return Trainer(head.to(target.device), learnt, draft, checkpoints, key, held_out, processes)
 
 
 @torch.no_grad()
@@ -145,10 +130,10 @@ class Trainer:
     Args:
         head: The head, on its device.
         data: What it learns from.
-        held_out: What it is evaluated on; may be empty.
         draft: Settings.
         checkpoints: Folder of this training's checkpoints; the last one that can be read is restored.
         key: What the training learns from; a checkpoint of another key is never used.
+        held_out: What it is evaluated on as it goes; may be empty, or not given.
         processes: The processes that train this head together.
 
     Raises:
@@ -159,10 +144,10 @@ class Trainer:
         self,
         head: Eagle3Head,
         data: TrainingData,
-        held_out: TrainingData,
         draft: DraftConfig,
         checkpoints: Path,
         key: str,
+        held_out: TrainingData | None = None,
         processes: Processes = ALONE,
     ) -> None:
         """Make the optimiser and restore the last checkpoint."""
@@ -177,7 +162,7 @@ class Trainer:
             restored = restore_checkpoint(checkpoints, key, head, self._optimiser)
         self.step = restored.step if restored else 0
         self._log = TrainingLog(restored.log if restored else None)
-        logger.info("training on %d sequences; held out: %d", len(data), len(held_out))
+        logger.info("training on %d sequences; held out: %d", len(data), len(held_out or ()))
 
     def steps_of(self, tokens: int) -> int:
         """Return how many optimiser steps, from the first on, see this many response tokens."""
@@ -206,8 +191,8 @@ class Trainer:
                 self.step = step
                 self._log.add(step, self._epoch(), TRAIN, metrics)
                 progress.trained(step, metrics)
-                if len(self._held_out) and (step % draft.evaluate_every == 0 or step == self.steps):
-                    metrics = self.evaluate()
+                if self._held_out and (step % draft.evaluate_every == 0 or step == self.steps):
+                    metrics = self.evaluate(self._held_out)
                     self._log.add(step, self._epoch(), HELD_OUT, metrics)
                     progress.evaluated(step, metrics, self._log.has_parted())
                 if step < self.steps and (step == last or step % draft.checkpoint_every == 0):
@@ -218,23 +203,26 @@ class Trainer:
         return self._log.table()
 
     @torch.no_grad()
-    def evaluate(self) -> list[StepMetrics]:
-        """Measure the head, as it is, on the held-out responses.
+    def evaluate(self, held_out: TrainingData) -> list[StepMetrics]:
+        """Measure the head, as it is, on held-out responses.
+
+        Args:
+            held_out: Sequences that it is not trained on, the same in all processes.
 
         Returns:
             Averages over all of them, one for each TTT step.
         """
         sums = StepSums(self._draft.ttt_steps)
-        mine = self._processes.share(range(len(self._held_out)))
+        mine = self._processes.share(range(len(held_out)))
         size = self._draft.sequences_per_pass or self._draft.sequences_per_step
         for start in range(0, len(mine), size):
-            readings = self._held_out.read(mine[start : start + size])
-            batch = self._held_out.batch(readings)
+            readings = held_out.read(mine[start : start + size])
+            batch = held_out.batch(readings)
             with self._precision():
                 _, metrics = ttt_loss(
                     self.head, batch.sequences, batch.targets, self._draft.step_decay, self._draft.loss
                 )
-            sums.add(metrics, self._held_out.draftable_slots(readings))
+            sums.add(metrics, held_out.draftable_slots(readings))
         return sums.over(self._processes, self._device)
 
     @property

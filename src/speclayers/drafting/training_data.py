@@ -22,20 +22,26 @@ from speclayers.targets.target import Target
 logger = logging.getLogger(__name__)
 
 
-class _Sample(NamedTuple):
-    """A sequence that has something to learn from: its place in the corpus, name, tokens and counted slots."""
+class Sample(NamedTuple):
+    """A sequence: its place in the corpus, its own and its prompt's id, tokens and counted slots."""
 
     place: int
     sample_id: str
+    prompt_id: str
     ids: Tensor
     first_slot: int
     counted: Tensor
+
+    @property
+    def response_tokens(self) -> int:
+        """Slots that count at the first TTT step."""
+        return int(self.counted[0].sum())
 
 
 class Reading(NamedTuple):
     """A sequence with its features, before the target's distribution is spread out over the draft vocabulary."""
 
-    sample: _Sample
+    sample: Sample
     features: SequenceFeatures
 
 
@@ -76,7 +82,7 @@ class TrainingData:
         self._target, self._source, self._layers = target, source, tuple(layers)
         self._restricted = restricted_target(target, draft_ids)
         self._draftable = torch.zeros(target.vocabulary, dtype=torch.bool).index_fill_(0, draft_ids.cpu(), True)
-        self._samples = [sample for sample in _samples(corpus, target, steps) if bool(sample.counted[0].any())]
+        self._samples = [sample for sample in read_samples(corpus, target, steps) if sample.response_tokens]
         if not self._samples:
             raise UserError("training corpus: no response has a token to draft from; raise max_new_tokens")
         if len(self._samples) < len(corpus):
@@ -96,7 +102,7 @@ class TrainingData:
         parts = []
         for wanted in (False, True):
             part = copy(self)
-            part._samples = [s for s in self._samples if is_held_out(s.sample_id, share) == wanted]
+            part._samples = [s for s in self._samples if is_held_out(s.prompt_id, share) == wanted]
             parts.append(part)
         trained_on, held_out = parts
         if not len(trained_on):
@@ -107,7 +113,7 @@ class TrainingData:
 
     def response_tokens(self, index: int) -> int:
         """Return the slots of a sequence that count at the first TTT step."""
-        return int(self._samples[index].counted[0].sum())
+        return self._samples[index].response_tokens
 
     def read(self, chosen: Sequence[int]) -> list[Reading]:
         """Get some sequences' features.
@@ -157,18 +163,49 @@ class TrainingData:
         return logits.softmax(-1), (logits - logsumexp).exp(), rows.best.to(logits.device)
 
 
-def is_held_out(sample_id: str, share: float) -> bool:
-    """Tell whether a sample is never trained on: a hash of its id alone decides, so that it is the same for all heads.
+def is_held_out(prompt_id: str, share: float) -> bool:
+    """Tell whether a prompt is never trained on: a hash of its id alone decides, so that it is the same for all heads.
 
     Args:
-        sample_id: Its id; all turns of a conversation share one.
+        prompt_id: Its id; all turns of a conversation share it, for a later turn's prompt holds the earlier responses.
         share: Share of the ids that are held out, about.
     """
-    digest = hashlib.sha256(sample_id.encode()).digest()
+    digest = hashlib.sha256(prompt_id.encode()).digest()
     return int.from_bytes(digest[:8]) < share * 2**64
 
 
-def _tell_of_short_responses(samples: Sequence[_Sample], steps: int) -> None:
+def held_out_rows(corpus: pd.DataFrame, share: float) -> np.ndarray:
+    """Tell which rows no head of the study is trained on, by `is_held_out`.
+
+    Args:
+        corpus: Rows of the training corpus.
+        share: Share of the prompts that are held out, about.
+
+    Returns:
+        Bool (rows,).
+    """
+    return np.array([is_held_out(str(prompt_id), share) for prompt_id in corpus["prompt_id"]], dtype=bool)
+
+
+def trained_responses(corpus: pd.DataFrame, share: float) -> list[np.ndarray]:
+    """Return the responses that are trained on: held-out ones must not even choose the draft vocabulary.
+
+    Args:
+        corpus: Rows of the training corpus.
+        share: Share of the prompts that are held out, about.
+
+    Raises:
+        UserError: Nothing is left to train on.
+    """
+    rows = corpus[~held_out_rows(corpus, share)]
+    if rows.empty:
+        raise UserError(
+            f"draft.held_out: {share} leaves none of {len(corpus)} sequences to train on; expected a smaller share"
+        )
+    return [np.asarray(ids)[first:] for ids, first in zip(rows["input_ids"], rows["response_start"], strict=True)]
+
+
+def _tell_of_short_responses(samples: Sequence[Sample], steps: int) -> None:
     reached = max(int(sample.counted.any(dim=1).sum()) for sample in samples)
     if reached < steps:
         logger.warning(
@@ -178,12 +215,19 @@ def _tell_of_short_responses(samples: Sequence[_Sample], steps: int) -> None:
         )
 
 
-def _samples(corpus: pd.DataFrame, target: Target, steps: int) -> Iterator[_Sample]:
-    columns = (corpus["sample_id"], corpus["input_ids"], corpus["response_start"])
-    for place, (sample_id, tokens, start) in enumerate(zip(*columns, strict=True)):
+def read_samples(corpus: pd.DataFrame, target: Target, steps: int) -> Iterator[Sample]:
+    """Yield all sequences of a corpus with what counts of them, those without any such slot included.
+
+    Args:
+        corpus: Rows of the training corpus.
+        target: The target, whose stop tokens end a response.
+        steps: TTT steps.
+    """
+    columns = (corpus["sample_id"], corpus["prompt_id"], corpus["input_ids"], corpus["response_start"])
+    for place, (sample_id, prompt_id, tokens, start) in enumerate(zip(*columns, strict=True)):
         ids = torch.from_numpy(np.asarray(tokens, dtype=np.int64))
         counted = counted_slots(ids, int(start), target.stop_ids, steps)
-        yield _Sample(place, str(sample_id), ids, first_response_slot(int(start)), counted)
+        yield Sample(place, str(sample_id), str(prompt_id), ids, first_response_slot(int(start)), counted)
 
 
 def restricted_target(target: Target, draft_ids: Tensor) -> Target:
