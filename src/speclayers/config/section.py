@@ -36,7 +36,7 @@ Seeds = Annotated[list[Seed], NoRepeats, Field(min_length=1)]
 class Section(BaseModel):
     """A part of the config: unknown keys are errors, values never change."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     def canonical(self) -> str:
         """Return the section as JSON with sorted keys: equal settings give equal text."""
