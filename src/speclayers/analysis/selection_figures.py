@@ -79,7 +79,7 @@ def _stability_title(model: str, rows: list[dict[str, Any]]) -> str:
     for row in rows:
         shares = dict(stability(str(row["stability"])))
         if not shares:
-            continue  # the screening's winner: no half-sample was screened
+            continue  # nothing was judged: the screening's winner, or no half-samples
         layers = judged_apart(row) or row["layers"]  # like is compared with like
         told.append((min((shares.get(int(layer), 0.0) for layer in layers), default=1.0), _label(row)))
     least, label = min(told)

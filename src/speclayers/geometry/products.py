@@ -128,13 +128,14 @@ def _by_tiles(rows: Rows, n_blocks: int, share: Share, name: str, device: Device
     wanted = set(share.of(pairs_of(n_blocks)))
     products = device.put(np.zeros((n_blocks, n_blocks, rows.n_layers, rows.n_layers)))
     tiles = list(_tiles(rows.block))
+    place = {tile: number for number, tile in enumerate(tiles)}
     first = {pair.first for pair in wanted}
     groups = [group for group in _groups(tiles, rows) if any(tile.block in first for tile in group)]
     for group in tqdm(groups, desc=name, disable=None, mininterval=1):
         held: dict[_Tile, Any] = {}  # the group before is let go of first, or memory would hold two
         held.update((tile, device.put(rows.tile(tile.rows))) for tile in group)
-        for right in tiles[tiles.index(group[0]) :]:
-            others = [t for t in group if tiles.index(t) <= tiles.index(right) and Pair(t.block, right.block) in wanted]
+        for right in tiles[place[group[0]] :]:
+            others = [t for t in group if place[t] <= place[right] and Pair(t.block, right.block) in wanted]
             if not others:
                 continue
             states = held[right] if right in held else device.put(rows.tile(right.rows))
