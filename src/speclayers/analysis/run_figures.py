@@ -81,6 +81,7 @@ def _line_names(study: Study, model: str, rows: pd.DataFrame) -> list[str]:
 def _curve(rows: pd.DataFrame, metric: str, label: str, ttt_step: int, names: list[str], width: int) -> alt.LayerChart:
     part = rows[rows["ttt_step"] == ttt_step].dropna(subset=[metric])
     scales = series(names)
+    legend = alt.Legend(orient="top", columns=4, symbolType="stroke", symbolOpacity=1)
     span = rows[metric].dropna()
     domain = [0.0, max(0.01, float(span.max()) * 1.05)] if len(span) else [0.0, 1.0]
     lines = alt.Chart(records(part[part["split"] == TRAIN])).mark_line(strokeWidth=1.5)
@@ -94,7 +95,7 @@ def _curve(rows: pd.DataFrame, metric: str, label: str, ttt_step: int, names: li
                 axis=alt.Axis(minExtent=30),  # panels below each other start at one place
                 scale=alt.Scale(domain=domain, nice=False),
             ),
-            color=alt.Color("name:N", title=None, scale=scales.colour, legend=alt.Legend(orient="top", columns=4)),
+            color=alt.Color("name:N", title=None, scale=scales.colour, legend=legend),
             detail="drafter:N",
             tooltip=tooltips("drafter:N", "split:N", "step:Q", f"{metric}:Q"),
         )
