@@ -88,7 +88,7 @@ def parse_study(raw: Mapping[str, Any]) -> Study:
         UserError: One line that names each wrong key, what was found and what was expected.
     """
     try:
-        return Study.model_validate(raw, strict=True)
+        return Study.model_validate(raw)
     except ValidationError as error:
         problems = "; ".join(_describe(problem) for problem in error.errors())
         raise UserError(f"config: {problems}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
 from speclayers.analysis.acceptance_figures import first_setting, shown_sets
@@ -48,7 +49,8 @@ def training(study: Study, model: str) -> Figure | None:
         for metric, label in (("loss", "loss (nats)"), ("accuracy", "accuracy"))
     ]
     heads = of_model(study.heads, model).dropna(subset=["simulated_length"])
-    heads = heads[[parse_drafter(str(drafter)).kind != MOVED_KIND for drafter in heads["drafter"]]]
+    moved = [parse_drafter(str(drafter)).kind == MOVED_KIND for drafter in heads["drafter"]]
+    heads = heads.loc[~np.array(moved, dtype=bool)]
     heads = heads[[len(losses) > 0 for losses in heads["final_loss"]]]
     title = f"Training of the heads of {model}"
     if len(heads):
