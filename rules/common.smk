@@ -8,7 +8,7 @@ from pathlib import Path
 
 from speclayers import specs
 from speclayers.config import TrainedSource
-from speclayers.names import HeadName, layers_name, layers_of, temperature_name
+from speclayers.names import HEAD_PATTERN, LAYERS_PATTERN, HeadName, layers_name, layers_of, temperature_name
 from speclayers.reading import parse_study, refuse_missing_files, refuse_repeated_keys
 from speclayers.errors import UserError
 from speclayers.fingerprint import STAGES, code_hash, fingerprint, selector_files, stage_code
@@ -37,8 +37,8 @@ fetched = [name for name in study.models if name not in trained]
 
 wildcard_constraints:
     model="|".join(map(re.escape, study.models)),
-    head=r"[a-z0-9]+\.l\d\d+(-l\d\d+)*\.s\d+(\.from-l\d\d+(-l\d\d+)*\.p\d+)?",
-    layers=r"l\d\d+(-l\d\d+)*",
+    head=HEAD_PATTERN,
+    layers=LAYERS_PATTERN,
     split="|".join(SPLITS),
     temperature=r"\d+(\.\d+)?",
     nodes=r"\d+",

@@ -11,7 +11,7 @@ from speclayers.drafting.feature_store import FeatureSource, FeatureStore
 from speclayers.drafting.features import OnlineFeatures
 from speclayers.drafting.head import CONFIG_FILE, WEIGHTS_FILE, save_head
 from speclayers.drafting.processes import joined_processes, shared_work
-from speclayers.drafting.training import train
+from speclayers.drafting.training import new_trainer
 from speclayers.drafting.transfer import moved_settings, record_start, start_weights
 from speclayers.errors import UserError
 from speclayers.names import HeadName
@@ -50,11 +50,12 @@ def main() -> None:
             OnlineFeatures(target, corpus) if draft.features == "online" else FeatureStore(args.features)
         )
         with shared_work(processes, args.work, args.fingerprint) as checkpoints:
-            trained = train(name, target, corpus, source, draft, args.fingerprint, checkpoints, start, processes)
+            trainer = new_trainer(name, target, corpus, source, draft, args.fingerprint, checkpoints, start, processes)
+            trainer.run()
             if processes.main:
-                record_start(trained.head, name)
-                write_table(args.training, TRAINING, trained.table, origin(args))
-                save_head(folder, trained.head)
+                record_start(trainer.head, name)
+                write_table(args.training, TRAINING, trainer.table(), origin(args))
+                save_head(folder, trainer.head)
 
 
 if __name__ == "__main__":

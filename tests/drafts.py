@@ -1,6 +1,7 @@
 """Small training corpora and heads for tests of drafting."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,7 @@ from speclayers.drafting.feature_store import FeatureStore
 from speclayers.drafting.features import extract
 from speclayers.drafting.head import Eagle3Head
 from speclayers.drafting.initialise import head_config, new_head
-from speclayers.drafting.training import TrainedHead, Trainer, new_trainer
+from speclayers.drafting.training import Trainer, new_trainer
 from speclayers.drafting.vocabulary import DraftVocabulary
 from speclayers.names import HeadName
 from speclayers.tables import Origin
@@ -19,6 +20,13 @@ from speclayers.targets.target import Target
 
 ORIGIN = Origin(model="tiny", fingerprint="f00d")
 SETTINGS = {"vocabulary": 64, "ttt_steps": 3, "steps": 12, "warmup_steps": 2, "checkpoint_every": 4, "held_out": 0.0}
+
+
+class TrainedHead(NamedTuple):
+    """A trained head and its training table."""
+
+    head: Eagle3Head
+    table: pd.DataFrame
 
 
 def make_corpus(

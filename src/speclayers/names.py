@@ -13,10 +13,19 @@ def temperature_name(temperature: float) -> str:
     return format(temperature, "g")
 
 
+LAYERS_PATTERN = r"l\d\d+(?:-l\d\d+)*"
+"""Regular expression of a layer set's name; without braces, which a workflow's patterns cannot hold."""
+
+HEAD_PATTERN = rf"[a-z0-9]+\.{LAYERS_PATTERN}\.s\d+(?:\.from-{LAYERS_PATTERN}\.p\d\d?)?"
+"""Regular expression of a head's name."""
+
 _HEAD_NAME = re.compile(
-    r"^(?P<kind>[a-z0-9]+)\.(?P<layers>l\d{2,}(?:-l\d{2,})*)\.s(?P<seed>\d+)"
-    r"(?:\.from-(?P<start>l\d{2,}(?:-l\d{2,})*)\.p(?P<percent>\d{1,2}))?$"
+    rf"^(?P<kind>[a-z0-9]+)\.(?P<layers>{LAYERS_PATTERN})\.s(?P<seed>\d+)"
+    rf"(?:\.from-(?P<start>{LAYERS_PATTERN})\.p(?P<percent>\d\d?))?$"
 )
+
+Layers = tuple[int, ...]
+"""A layer set, sorted."""
 
 
 class HeadName(NamedTuple):
@@ -80,6 +89,6 @@ def layers_of(name: str) -> set[int]:
     Raises:
         UserError: The text is no such name.
     """
-    if not re.fullmatch(r"l\d{2,}(-l\d{2,})*", name):
+    if not re.fullmatch(LAYERS_PATTERN, name):
         raise UserError(f"'{name}' is no layer set; expected the form l02-l15-l27")
     return {int(part[1:]) for part in name.split("-")}

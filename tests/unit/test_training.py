@@ -10,14 +10,14 @@ from safetensors.torch import load_file
 
 from speclayers.config import DraftConfig, Runtime
 from speclayers.drafting.head import load_head, save_head
-from speclayers.drafting.training import TrainedHead, learning_rate_factor
+from speclayers.drafting.training import learning_rate_factor
 from speclayers.drafting.training_data import TrainingData, sequence_order
 from speclayers.drafting.training_log import simulated_length
 from speclayers.errors import UserError
 from speclayers.files import read_json
 from speclayers.specs import FeaturesSpec, TrainSpec
 from speclayers.tables import CORPUS, TRAINING, read_table, write_table
-from tests.drafts import ORIGIN, SETTINGS, assert_equal, make_corpus, make_store, run, trainer_of
+from tests.drafts import ORIGIN, SETTINGS, TrainedHead, assert_equal, make_corpus, make_store, run, trainer_of
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 

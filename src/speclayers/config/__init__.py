@@ -6,13 +6,22 @@ Imported by the Snakefile, which every job parses again, so neither torch nor pa
 from speclayers.config.acceptance import FileQuestions, Questions, SpecBenchQuestions, StatisticsConfig
 from speclayers.config.corpus import DatasetPrompts, FilePrompts, SplitConfig
 from speclayers.config.drafts import DraftConfig, Loss, ScreenConfig
-from speclayers.config.geometry import GeometryConfig, SelectionConfig, SelectorConfig
+from speclayers.config.geometry import (
+    DeviceName,
+    GeometryConfig,
+    Preprocessing,
+    Scope,
+    SelectionConfig,
+    SelectorConfig,
+    TurningScore,
+)
 from speclayers.config.models import FolderSource, HubSource, PackageSource, Runtime, Source, TrainedSource
 from speclayers.config.section import Section, nearest
 from speclayers.config.study import Study
 
 __all__ = [
     "DatasetPrompts",
+    "DeviceName",
     "DraftConfig",
     "FilePrompts",
     "FileQuestions",
@@ -21,8 +30,10 @@ __all__ = [
     "HubSource",
     "Loss",
     "PackageSource",
+    "Preprocessing",
     "Questions",
     "Runtime",
+    "Scope",
     "ScreenConfig",
     "Section",
     "SelectionConfig",
@@ -33,5 +44,6 @@ __all__ = [
     "StatisticsConfig",
     "Study",
     "TrainedSource",
+    "TurningScore",
     "nearest",
 ]

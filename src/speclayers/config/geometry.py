@@ -8,12 +8,17 @@ from pydantic import Field, field_validator
 
 from speclayers.config.section import Name, NoRepeats, Section, Seed, Seeds, Share
 
+Scope = Literal["per_prompt", "pooled", "absolute"]
+Preprocessing = Literal["centre", "none", "row_norm", "centre_row_norm"]
+TurningScore = Literal["cka", "row_difference", "novelty"]
+DeviceName = Literal["cpu", "cuda"]
+
 
 class GeometryConfig(Section):
     """Matrix entropy and CKA of the layers."""
 
     keep_share: Share = Field(0.3, description="Share of response tokens of highest predictive entropy that is kept.")
-    filter_scope: Literal["per_prompt", "pooled", "absolute"] = Field(
+    filter_scope: Scope = Field(
         "per_prompt",
         description="Whether that share is taken in each prompt or over all of them, or entropy_threshold decides.",
     )
@@ -28,23 +33,17 @@ class GeometryConfig(Section):
     alpha: list[Annotated[float, Field(gt=0)]] = Field(
         default_factory=lambda: [1.0, 2.0], description="Rényi orders of the matrix entropy; 1 is Shannon."
     )
-    preprocessing: Literal["centre", "none", "row_norm", "centre_row_norm"] = Field(
-        "centre", description="What is done to the rows before the Gram matrix."
-    )
+    preprocessing: Preprocessing = Field("centre", description="What is done to the rows before the Gram matrix.")
     information_flow: bool = Field(
         False,
         description="Add a column with the entropy as the package information_flow computes it, to compare with its.",
     )
-    device: Literal["cpu", "cuda"] = Field(
-        "cpu", description="Where the products of the Gram matrices are formed, in float64."
-    )
+    device: DeviceName = Field("cpu", description="Where the products of the Gram matrices are formed, in float64.")
     shards: int = Field(1, ge=1, le=64, description="Jobs that share these products; 1 is no job of their own.")
     blocks: int = Field(32, ge=4, le=64, description="Blocks of prompts of the jackknife.")
     search_rows: int = Field(1024, ge=8, description="Rows, drawn at random, on which E(S) of layer sets is computed.")
     effect_tokens: int = Field(32, ge=4, description="Response tokens of each prompt in the filter-effect table.")
-    turning_score: Literal["cka", "row_difference", "novelty"] = Field(
-        "cka", description="What marks a turning point between neighbouring layers."
-    )
+    turning_score: TurningScore = Field("cka", description="What marks a turning point between neighbouring layers.")
     lens_tokens: int = Field(
         256, ge=0, le=4096, description="Response tokens at which the prediction is read off every layer (logit lens)."
     )

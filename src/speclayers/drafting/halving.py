@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-Layers = tuple[int, ...]
+from speclayers.names import Layers
 
 
 class Rung(NamedTuple):

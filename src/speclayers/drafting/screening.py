@@ -15,7 +15,7 @@ import torch
 
 from speclayers.drafting.feature_store import FeatureStore
 from speclayers.drafting.features import extract
-from speclayers.drafting.halving import Judged, Layers, Result, Rung, plan_rungs, race
+from speclayers.drafting.halving import Judged, Result, Rung, plan_rungs, race
 from speclayers.drafting.head import Eagle3Head
 from speclayers.drafting.initialise import head_config, new_head
 from speclayers.drafting.training import Trainer
@@ -33,7 +33,7 @@ from speclayers.errors import UserError
 from speclayers.files import read_json, write_json
 from speclayers.fingerprint import digest
 from speclayers.geometry.jackknife import interval
-from speclayers.names import layers_name
+from speclayers.names import Layers, layers_name
 from speclayers.specs import ScreenSpec
 from speclayers.tables import Origin
 from speclayers.targets.target import Target

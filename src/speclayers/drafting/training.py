@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import TypeVar
 
 import pandas as pd
 import torch
@@ -33,31 +33,9 @@ from speclayers.targets.target import Target
 BETAS = (0.9, 0.95)
 ALONE = Processes()
 
+_Item = TypeVar("_Item")
+
 logger = logging.getLogger(__name__)
-
-
-class TrainedHead(NamedTuple):
-    """A trained head and its training table."""
-
-    head: Eagle3Head
-    table: pd.DataFrame
-
-
-def train(
-    name: HeadName,
-    target: Target,
-    corpus: pd.DataFrame,
-    source: FeatureSource,
-    draft: DraftConfig,
-    fingerprint: str,
-    checkpoints: Path,
-    start: Mapping[str, Tensor] | None = None,
-    processes: Processes = ALONE,
-) -> TrainedHead:
-    """Train a head to its last step; the arguments and errors are those of `new_trainer`."""
-    trainer = new_trainer(name, target, corpus, source, draft, fingerprint, checkpoints, start, processes)
-    trainer.run()
-    return TrainedHead(trainer.head.eval(), trainer.table())
 
 
 def new_trainer(
@@ -215,8 +193,8 @@ class Trainer:
         sums = StepSums(self._draft.ttt_steps)
         mine = self._processes.share(range(len(held_out)))
         size = self._draft.sequences_per_pass or self._draft.sequences_per_step
-        for start in range(0, len(mine), size):
-            readings = held_out.read(mine[start : start + size])
+        for part in _parts(mine, size):
+            readings = held_out.read(part)
             batch = held_out.batch(readings)
             with self._precision():
                 _, metrics = ttt_loss(
@@ -291,8 +269,8 @@ class Trainer:
             parameter.grad = part.view_as(parameter).clone()
 
 
-def _parts(readings: Sequence[Reading], size: int) -> Iterator[Sequence[Reading]]:
-    return (readings[start : start + size] for start in range(0, len(readings), size))
+def _parts(items: Sequence[_Item], size: int) -> Iterator[Sequence[_Item]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def _optimiser(head: Eagle3Head, draft: DraftConfig) -> torch.optim.Optimizer:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from speclayers.config import DeviceName
 from speclayers.errors import UserError
-
-DeviceName = Literal["cpu", "cuda"]
 
 
 class Device(Protocol):

@@ -7,9 +7,8 @@ from typing import Literal
 
 import numpy as np
 
+from speclayers.config import Preprocessing
 from speclayers.errors import UserError
-
-Preprocessing = Literal["centre", "none", "row_norm", "centre_row_norm"]
 
 _ROUNDING = 1e-24  # a centred trace below this share of the rows' own squares is rounding, not spread
 _GRAM_ROUNDING = 1e-13  # the same where the Gram matrix itself was centred, which loses more digits

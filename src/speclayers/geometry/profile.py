@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from speclayers.config import GeometryConfig
+from speclayers.config import GeometryConfig, Preprocessing
 from speclayers.geometry.entropy import (
-    Preprocessing,
     effective_rank,
     eigenvalues,
     entropies_without,

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from speclayers.config import Preprocessing
 from speclayers.errors import UserError
-from speclayers.geometry.entropy import Preprocessing, preprocess, refuse_constant, squares
+from speclayers.geometry.entropy import preprocess, refuse_constant, squares
 
 _READ_ROWS = 2048  # rows of one layer in memory at once, so that a longer text needs no more
 

@@ -9,11 +9,10 @@ from typing import Literal, get_args
 import numpy as np
 import pandas as pd
 
-from speclayers.config import GeometryConfig
+from speclayers.config import GeometryConfig, Scope
 from speclayers.errors import UserError
 
 Subset = Literal["all", "filtered", "random"]
-Scope = Literal["per_prompt", "pooled", "absolute"]
 SUBSETS: tuple[Subset, ...] = get_args(Subset)
 
 FEWEST_ROWS = 8

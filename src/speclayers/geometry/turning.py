@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 
-TurningScore = Literal["cka", "row_difference", "novelty"]
+from speclayers.config import TurningScore
 
 _HALF_WIDTH = 3  # layers on either side under the checkerboard
 

@@ -17,8 +17,9 @@ from speclayers.geometry.entropy import preprocess, require_spread, set_entropy,
 from speclayers.geometry.gram import GramSums, RowSums, join_row_sums, layer_row_sums, similarity
 from speclayers.geometry.lens import LensRows, lens_rows
 from speclayers.geometry.tokens import RowSets, choose_rows, search_sample
+from speclayers.names import Layers
 from speclayers.selection.half_entropy import BlockMoments, block_moments
-from speclayers.selection.layer_geometry import LayerGeometry, Layers
+from speclayers.selection.layer_geometry import LayerGeometry
 from speclayers.tables import CKA, ENTROPY, GRAM, read_origin, read_table
 
 HALF = 0.5  # share of the blocks in a half-sample

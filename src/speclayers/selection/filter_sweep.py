@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-from speclayers.config import GeometryConfig
+from speclayers.config import GeometryConfig, Preprocessing, Scope
 from speclayers.geometry.dump import Dump, check_rows, read_layer, read_tokens
-from speclayers.geometry.entropy import ConstantLayerError, Preprocessing, entropy_of, gram_spectra
+from speclayers.geometry.entropy import ConstantLayerError, entropy_of, gram_spectra
 from speclayers.geometry.filter_effect import SEGMENTS, effect_rows, variances
 from speclayers.geometry.gram import gram_sums, similarity
 from speclayers.geometry.jackknife import interval
@@ -26,7 +26,6 @@ from speclayers.geometry.rows import RowStore, create_store, open_rows
 from speclayers.geometry.tokens import (
     FEWEST_ROWS,
     RowSets,
-    Scope,
     choose_rows,
     most_uncertain,
     random_control,

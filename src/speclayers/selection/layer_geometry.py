@@ -11,8 +11,7 @@ from pydantic import Field
 from speclayers.config import Section
 from speclayers.errors import UserError
 from speclayers.geometry.gram import renyi2
-
-Layers = tuple[int, ...]
+from speclayers.names import Layers
 
 
 class LayerOptions(Section):

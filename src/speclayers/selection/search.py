@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 
-from speclayers.selection.layer_geometry import LayerGeometry, LayerOptions, Layers
+from speclayers.names import Layers
+from speclayers.selection.layer_geometry import LayerGeometry, LayerOptions
 from speclayers.selection.selector import Choice, Scored, Step
 
 RUNNERS_UP = 5

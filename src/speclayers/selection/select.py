@@ -12,8 +12,9 @@ import pandas as pd
 from tqdm import tqdm
 
 from speclayers.config import SelectionConfig
+from speclayers.names import Layers
 from speclayers.selection.evidence import Evidence
-from speclayers.selection.layer_geometry import LayerGeometry, Layers
+from speclayers.selection.layer_geometry import LayerGeometry
 from speclayers.selection.selector import Choice, Request, requests
 from speclayers.selection.stability import stability
 

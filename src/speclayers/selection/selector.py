@@ -13,8 +13,9 @@ from pydantic import ValidationError
 
 from speclayers.config import Section, SelectorConfig, nearest
 from speclayers.errors import UserError
+from speclayers.names import Layers
 from speclayers.selection import selectors
-from speclayers.selection.layer_geometry import LayerGeometry, Layers
+from speclayers.selection.layer_geometry import LayerGeometry
 
 
 class Scored(NamedTuple):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from speclayers.selection.layer_geometry import LayerGeometry, Layers
+from speclayers.names import Layers
+from speclayers.selection.layer_geometry import LayerGeometry
 from speclayers.selection.selector import Request
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from pydantic import Field
 
-from speclayers.selection.layer_geometry import LayerGeometry, LayerOptions, Layers
+from speclayers.names import Layers
+from speclayers.selection.layer_geometry import LayerGeometry, LayerOptions
 from speclayers.selection.search import best, beyond, by_entropy, chosen
 from speclayers.selection.selector import Choice, Scored, Selector, Step
 
