@@ -12,6 +12,8 @@ checkpoint select_layers:
         layout.log("select_layers", "{model}"),
     benchmark:
         layout.benchmark("select_layers", "{model}")
+    message:
+        "Choose layers of {wildcards.model}: {choices_in_words}."
     priority: PRIORITY["select_layers"]
     conda:
         "../envs/geometry.yaml"
