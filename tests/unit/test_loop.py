@@ -1,6 +1,7 @@
 """Speculative decoding changes nothing of what is decoded, whatever is drafted, and counts what it does."""
 
 import dataclasses
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from speclayers.drafting.eagle3 import Eagle3Drafter
 from speclayers.drafting.tree import TreeShape, ancestor_mask
 from speclayers.targets.cache import PreallocatedCache
 from speclayers.targets.capture import capture_states
-from tests.drafters import FixedDrafter, MisplacingDrafter, OracleDrafter, RandomDrafter
+from tests.drafters import FixedDrafter, MisplacingDrafter, OracleDrafter, RandomDrafter, RowsDrafter, SelfDrafter
 from tests.heads import make_head
 
 PROMPT = [5, 9, 33, 20, 41, 7, 60]
@@ -32,7 +33,7 @@ def generate(target, prompt, budget):
 
 
 def decode(target, drafter, budget=24, prompt=PROMPT, temperature=0.0, seed=0, spare=0):
-    passes = TargetPasses(target, len(prompt) + budget + drafter.nodes + spare, drafter.nodes)
+    passes = TargetPasses(target, len(prompt) + budget + drafter.rows + spare, drafter.rows)
     return speculate(passes, drafter, prompt, budget, temperature, torch.Generator().manual_seed(seed))
 
 
@@ -59,6 +60,32 @@ def test_greedy_output_is_plain_greedy_decoding_whatever_is_drafted(tiny_target,
     assert answer.tokens == generate(target, PROMPT, 24)
 
 
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_rows_of_a_drafter_s_own_change_nothing_and_its_logits_are_the_targets(tiny_target, family):
+    target = tiny_target(family, vocabulary=VOCABULARY)
+    drafter = RowsDrafter(VOCABULARY)
+    assert decode(target, drafter, budget=8).tokens == generate(target, PROMPT, 8)
+    assert len({len(text) for text, _ in drafter.told}) > 4
+    for text, logits in drafter.told:
+        torch.testing.assert_close(logits, target.model(torch.tensor([text])).logits[0, -1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("skipped", [(), (0,), (1, 3)])
+def test_drafting_with_the_targets_own_blocks_leaves_no_trace(tiny_target, skipped):
+    target = tiny_target(vocabulary=VOCABULARY)
+    answer = decode(target, SelfDrafter(target, skipped))
+    assert answer.tokens == generate(target, PROMPT, 24)
+    if not skipped:
+        assert all(cycle.accepted == 3 for cycle in answer.cycles[:-1])
+
+
+def test_rows_left_in_the_targets_cache_are_refused(tiny_target, monkeypatch):
+    target = tiny_target(vocabulary=VOCABULARY)
+    monkeypatch.setattr(PreallocatedCache, "session", lambda self: nullcontext())
+    with pytest.raises(RuntimeError, match="toy left 3 rows in the target's cache"):
+        decode(target, SelfDrafter(target), spare=9)
+
+
 def test_a_perfect_drafter_is_accepted_to_full_depth(tiny_target):
     target = tiny_target(vocabulary=VOCABULARY)
     answer = decode(target, OracleDrafter(endless(target), VOCABULARY, depth=4, decoys=1), budget=26)
@@ -70,8 +97,8 @@ def test_a_perfect_drafter_is_accepted_to_full_depth(tiny_target):
 
 
 def wrong_parent(patch):
-    def verify_as_chain(self, tokens, ancestors):
-        return verify_tree(self, tokens, ancestor_mask(torch.arange(-1, len(tokens) - 1)))
+    def verify_as_chain(self, tokens, ancestors, extra):
+        return verify_tree(self, tokens, ancestor_mask(torch.arange(-1, len(tokens) - 1)), extra)
 
     verify_tree = TargetPasses.verify
     patch.setattr(TargetPasses, "verify", verify_as_chain)

@@ -44,13 +44,13 @@ def measure_acceptance(
         UserError: A turn does not fit into the model's context, logits are not finite, or (temperature 0,
             float32) an answer is not plain greedy decoding's.
     """
-    room = Room(budget=spec.max_new_tokens, depth=drafter.depth, nodes=drafter.nodes)
+    room = Room(budget=spec.max_new_tokens, depth=drafter.depth, rows=drafter.rows)
     check_turns(target, (turn for turns in questions for turn in turns), room)
 
     def measure(turns: list[Turn]) -> Rows:
         rows: Rows = {"cycles": [], "turns": []}
         for turn in turns:
-            passes = TargetPasses(target, room.capacity(len(turn.prompt)), drafter.nodes)
+            passes = TargetPasses(target, room.capacity(len(turn.prompt)), drafter.rows)
             generator = stream(spec.seed, turn.question_id, turn.turn)
             with naming(turn.question_id, turn.turn):
                 answer = speculate(passes, drafter, turn.prompt, spec.max_new_tokens, temperature, generator)

@@ -90,7 +90,7 @@ def sample_turns(
 
 
 def _room(spec: DecodeSpec) -> Room:
-    return Room(budget=spec.max_new_tokens, depth=spec.depth, nodes=0)
+    return Room(budget=spec.max_new_tokens, depth=spec.depth, rows=0)
 
 
 def _decode_turn(target: Target, turn: Turn, spec: DecodeSpec, temperature: float) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def speculate(
     """Decode one answer with a drafter.
 
     Args:
-        passes: The target, with room for prompt, budget and the drafter's nodes.
+        passes: The target, with room for prompt, budget and the drafter's rows.
         drafter: Proposes the trees.
         prompt: Rendered prompt, as token ids.
         budget: Most tokens of the answer.
@@ -84,10 +84,12 @@ def speculate(
         drafter.observe(Verified(torch.tensor(prompt), _rows(captured, slice(None)), answer[-1]))
         while len(answer) < budget and answer[-1] not in target.stop_ids:
             clock.enter("draft")
-            proposal = drafter.propose()
+            proposal = _propose(passes, drafter)
             ancestors = ancestor_mask(proposal.parents)
             clock.enter("verify")
-            verdict = _verify(passes, proposal, ancestors, temperature, generator)
+            logits = passes.verify(proposal.tokens, ancestors, proposal.extra)
+            nodes = len(proposal.tokens)
+            verdict = _verify(proposal, ancestors, logits[:nodes], temperature, generator)
             clock.enter("other")
             emitted = [*proposal.tokens[verdict.path[1:]].tolist(), verdict.token]
             kept, by_budget = cut(emitted, budget - len(answer), target.stop_ids)
@@ -96,15 +98,23 @@ def speculate(
             path = torch.tensor(verdict.path)
             passes.keep(path)
             clock.enter("draft")
-            drafter.observe(Verified(proposal.tokens[path], _rows(captured, path), verdict.token))
+            extra = None if proposal.extra is None else logits[nodes:]
+            drafter.observe(Verified(proposal.tokens[path], _rows(captured, path), verdict.token, extra))
     clock.enter(None)
     return Answer(answer, cycles)
 
 
+def _propose(passes: TargetPasses, drafter: Drafter) -> Proposal:
+    verified = passes.length
+    proposal = drafter.propose()
+    if passes.length != verified:
+        raise RuntimeError(f"{drafter.name} left {passes.length - verified} rows in the target's cache")
+    return proposal
+
+
 def _verify(
-    passes: TargetPasses, proposal: Proposal, ancestors: Tensor, temperature: float, generator: torch.Generator
+    proposal: Proposal, ancestors: Tensor, logits: Tensor, temperature: float, generator: torch.Generator
 ) -> Verdict:
-    logits = passes.verify(proposal.tokens, ancestors)
     if temperature == 0:
         return verify_greedy(proposal.tokens, proposal.parents, ancestors, logits)
     return verify_sampled(proposal.tokens, proposal.parents, logits, temperature, generator)

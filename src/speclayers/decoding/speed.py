@@ -60,11 +60,11 @@ def measure_speed(
         UserError: A turn does not fit into the model's context, or logits are not finite.
     """
     turns = [turn for question in questions for turn in question]
-    room = Room(budget=spec.max_new_tokens, depth=drafter.depth, nodes=drafter.nodes)
+    room = Room(budget=spec.max_new_tokens, depth=drafter.depth, rows=drafter.rows)
     check_turns(target, turns, room)
 
     def passes(turn: Turn) -> TargetPasses:
-        return TargetPasses(target, room.capacity(len(turn.prompt)), drafter.nodes)
+        return TargetPasses(target, room.capacity(len(turn.prompt)), drafter.rows)
 
     def plain(turn: Turn, budget: int, clock: Clock) -> int:
         generator = stream(spec.seed, turn.question_id, turn.turn)
