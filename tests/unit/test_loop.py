@@ -97,8 +97,8 @@ def test_a_perfect_drafter_is_accepted_to_full_depth(tiny_target):
 
 
 def wrong_parent(patch):
-    def verify_as_chain(self, tokens, ancestors, extra):
-        return verify_tree(self, tokens, ancestor_mask(torch.arange(-1, len(tokens) - 1)), extra)
+    def verify_as_chain(self, tokens, offsets, sees):
+        return verify_tree(self, tokens, torch.arange(len(tokens)), torch.ones_like(sees).tril())
 
     verify_tree = TargetPasses.verify
     patch.setattr(TargetPasses, "verify", verify_as_chain)

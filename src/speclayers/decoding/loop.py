@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from speclayers.decoding.clock import NO_CLOCK, Clock
 from speclayers.decoding.passes import TargetPasses
@@ -87,7 +88,7 @@ def speculate(
             proposal = _propose(passes, drafter)
             ancestors = ancestor_mask(proposal.parents)
             clock.enter("verify")
-            logits = passes.verify(proposal.tokens, ancestors, proposal.extra)
+            logits = passes.verify(*_with_extra_rows(proposal, ancestors))
             nodes = len(proposal.tokens)
             verdict = _verify(proposal, ancestors, logits[:nodes], temperature, generator)
             clock.enter("other")
@@ -110,6 +111,15 @@ def _propose(passes: TargetPasses, drafter: Drafter) -> Proposal:
     if passes.length != verified:
         raise RuntimeError(f"{drafter.name} left {passes.length - verified} rows in the target's cache")
     return proposal
+
+
+def _with_extra_rows(proposal: Proposal, ancestors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return tokens, offsets and mask of the verifying pass: the tree's nodes, which see none of the extra rows."""
+    tokens, offsets, extra = proposal.tokens, ancestors.sum(-1) - 1, proposal.extra
+    if extra is None:
+        return tokens, offsets, ancestors
+    sees = torch.cat((pad(ancestors, (0, len(extra.tokens))), extra.sees))
+    return torch.cat((tokens, extra.tokens)), torch.cat((offsets, extra.offsets)), sees
 
 
 def _verify(

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from speclayers.drafting.drafter import ExtraRows
 from speclayers.targets.cache import PreallocatedCache
 from speclayers.targets.target import Target
 
@@ -48,18 +46,14 @@ class TargetPasses:
         """Append one token and return the logits (vocabulary,) behind it."""
         return self._run(torch.tensor([token]), torch.tensor([self.length]), None, logits_to_keep=1)[0]
 
-    def verify(self, tokens: Tensor, ancestors: Tensor, extra: ExtraRows | None = None) -> Tensor:
-        """Append a tree's nodes, then a drafter's extra rows, and return the logits (rows, vocabulary) behind each.
+    def verify(self, tokens: Tensor, offsets: Tensor, sees: Tensor) -> Tensor:
+        """Append a tree's nodes, and what rides along with them, and return the logits (rows, vocabulary) behind each.
 
         Args:
-            tokens: Ids (nodes,), the root first.
-            ancestors: Which nodes each node sees, boolean (nodes, nodes).
-            extra: Rows that no node sees.
+            tokens: Ids (rows,), the root first.
+            offsets: How far behind the root each row stands (rows,).
+            sees: Which of the rows each row sees, boolean (rows, rows); all see what is in the cache.
         """
-        offsets, sees = ancestors.sum(-1) - 1, ancestors
-        if extra is not None:
-            tokens, offsets = torch.cat((tokens, extra.tokens)), torch.cat((offsets, extra.offsets))
-            sees = torch.cat((pad(ancestors, (0, len(extra.tokens))), extra.sees))
         rows, past, start = len(tokens), self.length, self.cache.capacity
         tail = self._mask[0, 0, :rows, start : start + rows]
         tail.zero_().masked_fill_(~sees.to(tail.device), self._hidden)
