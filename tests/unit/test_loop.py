@@ -16,7 +16,7 @@ from speclayers.decoding.verify import Verdict
 from speclayers.drafting import eagle3
 from speclayers.drafting.drafter import Verified
 from speclayers.drafting.eagle3 import Eagle3Drafter
-from speclayers.drafting.tree import TreeShape, ancestor_mask
+from speclayers.drafting.tree import TreeShape
 from speclayers.targets.cache import PreallocatedCache
 from speclayers.targets.capture import capture_states
 from tests.drafters import FixedDrafter, MisplacingDrafter, OracleDrafter, RandomDrafter, RowsDrafter, SelfDrafter
