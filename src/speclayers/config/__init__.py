@@ -3,7 +3,13 @@
 Imported by the Snakefile, which every job parses again, so neither torch nor pandas is imported here.
 """
 
-from speclayers.config.acceptance import FileQuestions, Questions, SpecBenchQuestions, StatisticsConfig
+from speclayers.config.acceptance import (
+    FileQuestions,
+    Questions,
+    SamplingLimits,
+    SpecBenchQuestions,
+    StatisticsConfig,
+)
 from speclayers.config.corpus import DatasetPrompts, FilePrompts, SplitConfig
 from speclayers.config.drafts import DraftConfig, Loss, ScreenConfig
 from speclayers.config.geometry import (
@@ -33,6 +39,7 @@ __all__ = [
     "Preprocessing",
     "Questions",
     "Runtime",
+    "SamplingLimits",
     "Scope",
     "ScreenConfig",
     "Section",

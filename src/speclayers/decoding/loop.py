@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from speclayers.decoding.clock import NO_CLOCK, Clock
 from speclayers.decoding.passes import TargetPasses
-from speclayers.decoding.sampling import choose
+from speclayers.decoding.sampling import Sampling, choose
 from speclayers.decoding.verify import Verdict, verify_greedy, verify_sampled
 from speclayers.drafting.drafter import Drafter, Proposal, Verified
 from speclayers.drafting.tree import ancestor_mask
@@ -58,18 +59,18 @@ def speculate(
     drafter: Drafter,
     prompt: Sequence[int],
     budget: int,
-    temperature: float,
+    sampling: Sampling,
     generator: torch.Generator,
     clock: Clock = NO_CLOCK,
 ) -> Answer:
     """Decode one answer with a drafter.
 
     Args:
-        passes: The target, with room for prompt, budget and the drafter's nodes.
+        passes: The target, with room for prompt, budget and the drafter's rows.
         drafter: Proposes the trees.
         prompt: Rendered prompt, as token ids.
         budget: Most tokens of the answer.
-        temperature: 0 is greedy.
+        sampling: How tokens are chosen.
         generator: The turn's random stream.
         clock: Told what happens, from the end of the prompt's pass on.
 
@@ -78,16 +79,18 @@ def speculate(
     """
     target, cycles = passes.target, list[Cycle]()
     with capture_states(target, drafter.layers) as captured:
-        answer = [choose(passes.prefill(prompt), temperature, generator)]
+        answer = [choose(passes.prefill(prompt), sampling, generator)]
         clock.enter("draft")
         drafter.start(passes.cache)
         drafter.observe(Verified(torch.tensor(prompt), _rows(captured, slice(None)), answer[-1]))
         while len(answer) < budget and answer[-1] not in target.stop_ids:
             clock.enter("draft")
-            proposal = drafter.propose()
+            proposal = _propose(passes, drafter)
             ancestors = ancestor_mask(proposal.parents)
             clock.enter("verify")
-            verdict = _verify(passes, proposal, ancestors, temperature, generator)
+            logits = passes.verify(*_with_extra_rows(proposal, ancestors))
+            nodes = len(proposal.tokens)
+            verdict = _verify(proposal, ancestors, logits[:nodes], sampling, generator)
             clock.enter("other")
             emitted = [*proposal.tokens[verdict.path[1:]].tolist(), verdict.token]
             kept, by_budget = cut(emitted, budget - len(answer), target.stop_ids)
@@ -96,18 +99,35 @@ def speculate(
             path = torch.tensor(verdict.path)
             passes.keep(path)
             clock.enter("draft")
-            drafter.observe(Verified(proposal.tokens[path], _rows(captured, path), verdict.token))
+            extra = None if proposal.extra is None else logits[nodes:]
+            drafter.observe(Verified(proposal.tokens[path], _rows(captured, path), verdict.token, extra))
     clock.enter(None)
     return Answer(answer, cycles)
 
 
+def _propose(passes: TargetPasses, drafter: Drafter) -> Proposal:
+    verified = passes.length
+    proposal = drafter.propose()
+    if passes.length != verified:
+        raise RuntimeError(f"{drafter.name} left {passes.length - verified} rows in the target's cache")
+    return proposal
+
+
+def _with_extra_rows(proposal: Proposal, ancestors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return tokens, offsets and mask of the verifying pass: the tree's nodes, which see none of the extra rows."""
+    tokens, offsets, extra = proposal.tokens, ancestors.sum(-1) - 1, proposal.extra
+    if extra is None:
+        return tokens, offsets, ancestors
+    sees = torch.cat((pad(ancestors, (0, len(extra.tokens))), extra.sees))
+    return torch.cat((tokens, extra.tokens)), torch.cat((offsets, extra.offsets)), sees
+
+
 def _verify(
-    passes: TargetPasses, proposal: Proposal, ancestors: Tensor, temperature: float, generator: torch.Generator
+    proposal: Proposal, ancestors: Tensor, logits: Tensor, sampling: Sampling, generator: torch.Generator
 ) -> Verdict:
-    logits = passes.verify(proposal.tokens, ancestors)
-    if temperature == 0:
+    if sampling.greedy:
         return verify_greedy(proposal.tokens, proposal.parents, ancestors, logits)
-    return verify_sampled(proposal.tokens, proposal.parents, logits, temperature, generator)
+    return verify_sampled(proposal.tokens, proposal.parents, logits, sampling, generator)
 
 
 def _rows(captured: CapturedStates, rows: slice | Tensor) -> dict[int, Tensor]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -100,14 +102,40 @@ class PreallocatedCache(Cache):
         self._blocks = [_PreallocatedLayer(capacity) for _ in range(target.n_layers)]
         super().__init__(layers=list(self._blocks))
         self.capacity = capacity
+        self._verified = 0
+
+    # Inside a session blocks may be skipped, block 0 among them, so the longest one says where the next row stands.
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Return the number of rows in the blocks that hold most."""
+        return max(block.length for block in self._blocks)
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        """Return how many columns a mask has with `query_length` rows more, and the first one's position."""
+        return self.get_seq_length() + query_length, 0
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """Lend the cache: rows that some or all blocks append inside are forgotten at its end, also after an exception.
+
+        Rows from before the session cannot be cropped inside it.
+        """
+        lengths = [block.length for block in self._blocks]
+        outer, self._verified = self._verified, max(lengths)
+        try:
+            yield
+        finally:
+            for block, length in zip(self._blocks, lengths, strict=True):
+                block.length = length
+            self._verified = outer
 
     def crop_to(self, length: int) -> None:
         """Forget everything from position `length` on."""
         current = self.get_seq_length()
-        if not 0 <= length <= current:
+        if not self._verified <= length <= current:
             raise ValueError(f"cannot crop a cache of {current} tokens to {length}")
         for block in self._blocks:
-            block.length = length
+            block.length = min(block.length, length)  # a skipped block holds fewer
 
     def keep_rows(self, start: int, rows: torch.Tensor) -> None:
         """Compact the tail: move `rows` to start, start + 1, … and forget the other rows from `start` on.
