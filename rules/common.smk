@@ -51,7 +51,7 @@ def any_of(names):
 
 
 # files of the person's own that the config names: their contents count, not only their names
-question_file = [study.acceptance.questions.path] if study.acceptance.questions.source == "file" else []
+question_file = [path] if (path := getattr(study.acceptance.questions, "path", None)) else []
 prompts_file = {
     split: [prompts.path] if prompts.source == "file" else []
     for split, prompts in ((split, getattr(study.corpus, split).prompts) for split in SPLITS)
@@ -136,6 +136,21 @@ def shards_option(wildcards, input):
     if not input.shards:
         return ""
     return f"--shards {input.shards} --shards-fingerprint {identity('accumulate_gram', wildcards.model)}"
+
+
+# what a job of several that share a run's questions has in its paths, and as options of its script
+SHARDED = study.acceptance.shards > 1
+SHARD = ("{shard}",) if SHARDED else ()
+
+
+def shard_option(wildcards):
+    """The range of questions that is a job's own."""
+    return f"--shard {wildcards.shard} --shards {study.acceptance.shards}" if SHARDED else ""
+
+
+def shard_work(name):
+    """A params function: the work folder of a run, or of a job's own part of it."""
+    return lambda wildcards: layout.work(wildcards.model, "-".join((name, *SHARD)).format(**dict(wildcards.items())))
 
 
 def study_code(stage):

@@ -1,3 +1,7 @@
+# that of temperature 0 says which questions were skipped
+BASELINES = list(dict.fromkeys(map(temperature_name, (0.0, *study.acceptance.temperatures))))
+
+
 rule summarise_model:
     input:
         unpack(results_of(heads_of)),
@@ -8,7 +12,7 @@ rule summarise_model:
         selections=layout.selections("{model}"),
         baseline=expand(
             layout.baseline("{{model}}", "{temperature}"),
-            temperature=[temperature_name(t) for t in study.acceptance.temperatures],
+            temperature=BASELINES,
         ),
         target=layout.manifest("{model}"),
     output:
@@ -28,8 +32,7 @@ rule summarise_model:
         options=summary_options,
         geometry=lambda wildcards, input: Path(input.geometry[0]).parent.as_posix(),
         baseline=lambda wildcards: [
-            f"--baseline {t}={layout.baseline(wildcards.model, t)}"
-            for t in map(temperature_name, study.acceptance.temperatures)
+            f"--baseline {t}={layout.baseline(wildcards.model, t)}" for t in BASELINES
         ],
         folder=lambda wildcards, output: Path(output[0]).parent.as_posix(),
     shell:

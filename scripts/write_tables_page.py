@@ -164,7 +164,7 @@ SUMMARY_INTRO = f"""\
 Rule `summarise_model` unites one model's tables in `{LAYOUT.summary("{model}", "{table}")}`:
 the same rows, with columns in front that place them in the study. `study.duckdb` holds each table under the
 name given here, over all models. `geometry_gram` leaves out the rows of pairs of blocks, which only the
-selection's half-samples use. `heads` and `runs` are made anew.
+selection's half-samples use. `heads`, `runs` and `skipped_questions` are made anew.
 
 The columns in front:
 """

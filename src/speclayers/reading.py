@@ -9,7 +9,7 @@ from typing import Any, get_args
 import yaml
 from pydantic import ValidationError
 
-from speclayers.config import FilePrompts, FileQuestions, Section, Study, nearest
+from speclayers.config import Section, Study, nearest
 from speclayers.errors import UserError
 from speclayers.layout import SPLITS
 
@@ -74,8 +74,9 @@ def refuse_missing_files(study: Study) -> None:
     sources = {f"corpus.{split}.prompts": getattr(study.corpus, split).prompts for split in SPLITS}
     sources["acceptance.questions"] = study.acceptance.questions
     for key, source in sources.items():
-        if isinstance(source, FilePrompts | FileQuestions) and not Path(source.path).is_file():
-            raise UserError(f"{key}.path: {source.path} is no file; expected a JSON-lines file")
+        path = getattr(source, "path", None)
+        if path is not None and not Path(path).is_file():
+            raise UserError(f"{key}.path: {path} is no file; expected a JSON-lines file")
 
 
 def parse_study(raw: Mapping[str, Any]) -> Study:

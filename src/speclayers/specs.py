@@ -89,6 +89,7 @@ class QuestionsSpec(Section):
 
     questions: Questions
     per_category: int | None
+    per_subcategory: int | None = None
     seed: int
 
 
@@ -251,7 +252,12 @@ def screen(study: Study, model: str) -> ScreenSpec:
 def questions(study: Study) -> QuestionsSpec:
     """Return the slice of choose_questions."""
     acceptance = study.acceptance
-    return QuestionsSpec(questions=acceptance.questions, per_category=acceptance.per_category, seed=acceptance.seed)
+    return QuestionsSpec(
+        questions=acceptance.questions,
+        per_category=acceptance.per_category,
+        per_subcategory=acceptance.per_subcategory,
+        seed=acceptance.seed,
+    )
 
 
 def baseline(study: Study, model: str) -> BaselineSpec:

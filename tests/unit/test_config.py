@@ -100,6 +100,8 @@ def test_a_model_name_that_is_no_plain_folder_name_is_refused(name):
         ({"acceptance": {"temperatures": [-1]}}, "acceptance.temperatures.0"),
         ({"acceptance": {"nodes": [1]}}, "acceptance.nodes.0"),
         ({"acceptance": {"nodes": [6], "depth": 6}}, "acceptance.depth"),
+        ({"acceptance": {"shards": 0}}, "acceptance.shards"),
+        ({"acceptance": {"per_subcategory": 2}}, "per_subcategory: found 2 beside per_category 2"),
         ({"speed": {"nodes": [31]}}, "speed.nodes: 31"),
         ({"speed": {"seeds": [4]}}, "speed.seeds: 4"),
         ({"draft": {"norm_before_fc": True, "fc_norm": True}}, "norm_before_fc and fc_norm are both true"),
@@ -186,6 +188,10 @@ def test_what_yaml_would_silently_drop_is_refused(tmp_path, text, told):
     [
         (
             {"acceptance": {"questions": {"source": "file", "path": "gone"}}},
+            "acceptance.questions.path: gone is no file",
+        ),
+        (
+            {"acceptance": {"questions": {"source": "spec_bench", "path": "gone"}}},
             "acceptance.questions.path: gone is no file",
         ),
         (

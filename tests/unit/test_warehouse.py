@@ -17,6 +17,7 @@ from speclayers.analysis import inputs
 from speclayers.analysis.answer import answer
 from speclayers.analysis.drafters import parse_drafter
 from speclayers.analysis.estimates import Measured, align, estimate_differences
+from speclayers.analysis.page_tables import skipped_questions
 from speclayers.analysis.provenance import read_jobs
 from speclayers.analysis.schemas import ESTIMATES, SUMMARIES
 from speclayers.analysis.statistics import Counts, Resampling
@@ -93,7 +94,9 @@ def test_an_option_given_twice_is_refused():
 def test_every_summary_table_has_a_schema_and_is_written(tmp_path):
     assert set(SUMMARIES) == set(SUMMARY_TABLES)
     write_summary(
-        write_model(tmp_path, dataclasses.replace(TINY, screened=True)), tmp_path / "summary", origin(TINY.name)
+        write_model(tmp_path, dataclasses.replace(TINY, screened=True, skipped=1)),
+        tmp_path / "summary",
+        origin(TINY.name),
     )
     for name in SUMMARY_TABLES:
         assert len(read_table(tmp_path / "summary" / f"{name}.parquet", SUMMARIES[name]))
@@ -193,6 +196,24 @@ def test_moved_heads_are_compared_with_scratch_and_with_nothing_else(tmp_path):
     tau = pd.concat([found.tau, found.moved]).set_index("layer_set")["tau_question"]
     assert rows.loc[untouched, "difference"] == pytest.approx(tau[untouched] - tau["l04-l08-l11"])
     assert found.training["drafter"].str.contains("from-").sum() == 0
+
+
+def test_questions_too_long_for_the_model_are_counted_and_listed(tmp_path):
+    with new_database(tmp_path / "study.duckdb", threads=1) as connection:
+        models = dataclasses.replace(TINY, skipped=3), dataclasses.replace(SEEDED, name="roomy")
+        build_study(connection, **write_study(tmp_path, *models, resamples=100))
+        found = read_study(connection)
+    assert found.skipped["model"].tolist() == ["tiny-qwen3"] * 3
+    assert found.skipped.iloc[0][["question_id", "prompt_tokens", "positions", "limit"]].tolist() == [
+        900,
+        3000,
+        3047,
+        2048,
+    ]
+    assert found.tau.groupby("model")["skipped"].unique().map(list).to_dict() == {"tiny-qwen3": [3], "roomy": [0]}
+    assert set(found.runs["exactness"]) == {"exact", "not applicable"}
+    assert "3 questions too long for tiny-qwen3 left out for every drafter" in answer(found).caveat
+    assert skipped_questions(found).rows[0] == ["tiny-qwen3", "900", "rag", "0", "3000", "3047", "2048"]
 
 
 def test_a_run_that_misses_a_turn_is_refused(tmp_path):
