@@ -9,10 +9,11 @@ from pathlib import Path
 from speclayers import specs
 from speclayers.config import TrainedSource
 from speclayers.names import HEAD_PATTERN, LAYERS_PATTERN, HeadName, layers_name, layers_of, temperature_name
-from speclayers.reading import parse_study, refuse_missing_files, refuse_repeated_keys
+from speclayers.reading import parse_study, refuse_missing_files, refuse_repeated_keys, refuse_unwritable
 from speclayers.errors import UserError
 from speclayers.fingerprint import STAGES, code_hash, fingerprint, selector_files, stage_code
 from speclayers.layout import GEOMETRY_TABLES, SPLITS, SUMMARY_TABLES, Layout
+from speclayers.machine import ran_on
 from speclayers.files import read_json
 
 try:
@@ -22,6 +23,8 @@ try:
     for selector in study.selection.selectors:
         selector_files(selector.name)
     refuse_missing_files(study)
+    if not any(re.fullmatch(r"--dry-?run|-[a-z]*n[a-z]*", word) for word in sys.argv):  # which writes nothing
+        refuse_unwritable(*map(Path, (Layout(study.study.name).root, "logs", ".snakemake")))
 except UserError as error:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(2)
@@ -30,6 +33,8 @@ layout = Layout(study.study.name)
 
 # the jobs' `python` is the one that runs this workflow, whether or not its environment is activated
 os.environ.update(PATH=os.pathsep.join((str(Path(sys.executable).parent), *os.get_exec_path())))
+# a cluster's job reads this file again, on its node: the profile puts what is told there into the job's measurement
+os.environ.update(SPECLAYERS_RAN_ON=ran_on())
 
 trained = [name for name, model in study.models.items() if isinstance(model.source, TrainedSource)]
 fetched = [name for name in study.models if name not in trained]
@@ -201,5 +206,5 @@ def python_of(processes):
 
 
 def whole_machine(wildcards):
-    """Every core that this run has, so that nothing else disturbs a timed job."""
-    return workflow.cores or 8
+    """Every core that this run has, so that nothing else disturbs a timed job; on a cluster, as many as a job asks for."""
+    return workflow.resource_settings.cores or 8  # `workflow.cores` fails where there are only jobs to count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -77,6 +78,20 @@ def refuse_missing_files(study: Study) -> None:
         path = getattr(source, "path", None)
         if path is not None and not Path(path).is_file():
             raise UserError(f"{key}.path: {path} is no file; expected a JSON-lines file")
+
+
+def refuse_unwritable(*folders: Path) -> None:
+    """Check that a run may write into its folders, or make them.
+
+    Snakemake would tell so in a traceback, or by the first job that fails.
+
+    Raises:
+        UserError: It may not, as in another person's clone.
+    """
+    for folder in folders:
+        there = next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
+        if not os.access(there, os.W_OK | os.X_OK, effective_ids=True):
+            raise UserError(f"{folder}/: you may not write into {there}; expected a folder of your own")
 
 
 def parse_study(raw: Mapping[str, Any]) -> Study:

@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parents[2] / "src" / "speclayers"
 
 FLOORS = [
     {"errors"},
-    {"files", "names", "layout"},
+    {"files", "names", "layout", "machine"},
     {"config", "tables"},
     {"reading", "specs", "fingerprint", "command"},
     {"targets", "geometry"},

@@ -503,6 +503,33 @@ def test_a_broken_measurement_is_told_by_its_line(tmp_path):
         read_jobs(tmp_path, ["m"])
 
 
+def test_costs_join_tokens_gpus_and_slurms_ids_to_their_jobs(tmp_path):
+    arguments = write_study(tmp_path, TINY)
+    runs = read_runs(tmp_path)
+    ran_on = {"slurm_job": "17", "node": "n1", "gpu_type": "NVIDIA H200"}
+    for number, run in enumerate(runs[:2]):
+        path = arguments["benchmarks"] / "measure_acceptance" / TINY.name / f"{run}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        resources = {"gpu": 2, "ran_on": json.dumps(ran_on | {"slurm_job": str(17 + number)})}
+        path.write_text(json.dumps({"s": 4.0, "resources": resources}) + "\n")
+    with new_database(tmp_path / "study.duckdb", threads=1) as connection:
+        build_study(connection, **arguments)
+        (row,) = query(connection, "select * from costs where rule = 'measure_acceptance'").to_dict("records")
+        tokens = query(connection, "select * from job_tokens").set_index("job")["tokens"].groupby(level=0).first()
+        (other,) = query(connection, "select * from costs where rule = 'build_corpus'").to_dict("records")
+    expected = sum(tokens[f"{TINY.name}/{run}"] for run in runs[:2])
+    assert (row["jobs"], row["gpu_seconds"], row["gpu_type"], row["slurm_jobs"]) == (2, 16.0, "NVIDIA H200", "17 18")
+    assert (row["tokens"], row["tokens_per_s"]) == (expected, expected / 8)
+    assert pd.isna([other["gpu_seconds"], other["slurm_jobs"], other["tokens"]]).all()
+
+
+def read_runs(root):
+    """Places of a model's acceptance runs, in order."""
+    folder = Path(layout(root).model(TINY.name)) / "acceptance"
+    places = sorted(path.parent.relative_to(folder).as_posix() for path in folder.glob("*/*/turns.parquet"))
+    return [place.replace(".0-n", "-n") for place in places]  # as the workflow writes temperatures
+
+
 def test_an_untrained_drafter_pairs_with_every_seed():
     one = Measured([-1], [1, 2], Counts(np.array([[2.0, 4.0]]), np.ones((1, 2))))
     three = Measured([0, 1, 2], [2, 1], Counts(np.arange(6.0).reshape(3, 2), np.ones((3, 2))))

@@ -329,11 +329,19 @@ def costs(study: Study) -> PageTable:
             number(row["seconds"], 1),
             number(row["cpu_seconds"], 1),
             _whole(row["max_rss_mb"]),
+            _whole(row["gpu_seconds"]),
+            row["gpu_type"],
+            number(row["tokens_per_s"], 1),
         ]
         for row in rows_of(study.costs)
     ]
     head = ["rule", "model", "#jobs", "#seconds", "#processor seconds", "#most memory, MB"]
-    return page_table("Job seconds by rule and model; a dash where a job was too short to sample.", head, cells)
+    head += ["#GPU seconds", "GPU", "#tokens/s"]
+    return page_table(
+        "Job seconds by rule and model; a dash where a job was too short to sample, and where nothing is known.",
+        head,
+        cells,
+    )
 
 
 def exactness(study: Study) -> PageTable:

@@ -230,6 +230,10 @@ JOBS = Table(
         Column("seconds", _f64, "s", "Wall-clock time."),
         Column("cpu_seconds", _f64, "s", "Processor time; null when too short to measure."),
         Column("max_rss_mb", _f64, "MB", "Largest resident memory; null when too short to measure."),
+        Column("gpus", _i64, "", "GPUs that the job asked for; null in measurements without resources."),
+        Column("gpu_type", _str, "", "Types of GPU in its node; null where there is none, and outside SLURM."),
+        Column("node", _str, "", "Node that it ran on; null outside SLURM."),
+        Column("slurm_job", _str, "", "SLURM's id of the job; null outside SLURM."),
     ),
 )
 
