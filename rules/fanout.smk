@@ -12,6 +12,16 @@ def heads_of(wildcards):
     return trained_heads(study, sets_of(wildcards))
 
 
+def choice_in_words(selector):
+    """Say what a selector is asked for; a dry run ends before layers are chosen, pinned sets are known by then."""
+    sets = selector.options.get("sets") or [f"k = {k}" for k in selector.k]
+    only = f" for {', '.join(selector.models)}" if selector.models else ""
+    return f"{selector.name} {', '.join(map(str, sets))}{only}"
+
+
+choices_in_words = "; ".join(map(choice_in_words, study.selection.selectors))
+
+
 def screened_heads_of(wildcards):
     """Heads of the layer set that won the screening, where there is one and no selector's heads are the same."""
     if study.screen is None:
