@@ -16,9 +16,9 @@ rule decode_baseline:
     conda:
         "../envs/model.yaml"
     resources:
-        mem_mb=lambda wildcards, attempt: 6000 * attempt,
-        runtime=lambda wildcards, attempt: 120 * attempt,
-        gpu=gpus,
+        mem_mb=memory_of("decode_baseline"),
+        runtime=minutes_of("decode_baseline"),
+        gpu=gpus_of("decode_baseline"),
     params:
         spec=spec_of("decode_baseline"),
         identity=identity_of("decode_baseline"),
@@ -52,12 +52,14 @@ rule measure_acceptance:
         layout.log("measure_acceptance", "{model}", "{head}", "T{temperature}-n{nodes}", *SHARD),
     benchmark:
         layout.benchmark("measure_acceptance", "{model}", "{head}", "T{temperature}-n{nodes}", *SHARD)
+    group:
+        swarm("measure_acceptance")
     conda:
         "../envs/model.yaml"
     resources:
-        mem_mb=lambda wildcards, attempt: 6000 * attempt,
-        runtime=lambda wildcards, attempt: 240 * attempt,
-        gpu=gpus,
+        mem_mb=memory_of("measure_acceptance"),
+        runtime=minutes_of("measure_acceptance"),
+        gpu=gpus_of("measure_acceptance"),
     params:
         spec=spec_of("measure_acceptance"),
         identity=identity_of("measure_acceptance"),
@@ -135,9 +137,9 @@ rule measure_speed:
         "../envs/model.yaml"
     threads: whole_machine
     resources:
-        mem_mb=lambda wildcards, attempt: 6000 * attempt,
-        runtime=lambda wildcards, attempt: 120 * attempt,
-        gpu=gpus,
+        mem_mb=memory_of("measure_speed"),
+        runtime=minutes_of("measure_speed"),
+        gpu=gpus_of("measure_speed"),
     params:
         spec=spec_of("measure_speed"),
         identity=identity_of("measure_speed"),

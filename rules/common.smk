@@ -9,6 +9,8 @@ from pathlib import Path
 from speclayers import specs
 from speclayers.config import TrainedSource
 from speclayers.names import HEAD_PATTERN, LAYERS_PATTERN, HeadName, layers_name, layers_of, temperature_name
+from speclayers.planning.costs import Costs
+from speclayers.planning.fanout import LAYERS_A_PASS, LayerSet, acceptance_runs, moved_heads, speed_runs, trained_heads
 from speclayers.reading import parse_study, refuse_missing_files, refuse_repeated_keys, refuse_unwritable
 from speclayers.errors import UserError
 from speclayers.fingerprint import STAGES, code_hash, fingerprint, selector_files, stage_code
@@ -181,19 +183,35 @@ PRIORITY = {
 }
 
 
-def gpus(wildcards):
-    """One GPU where the model's device asks for it."""
-    return 0 if study.models[wildcards.model].device == "cpu" else 1
+costs = Costs(study, layout)
 
 
-def gpus_of_teacher(wildcards):
-    """The same for the model that answers."""
-    return 0 if study.models[teacher_of(wildcards.model)].device == "cpu" else 1
+def memory_of(stage):
+    """A resources function: the memory that a job asks for, in MB."""
+    return lambda wildcards, attempt: costs.memory(stage, dict(wildcards), attempt)
 
 
-def gpus_of_gram(wildcards):
-    """One GPU where geometry.device asks for it."""
-    return 0 if study.geometry.device == "cpu" else 1
+def minutes_of(stage):
+    """A resources function: the time that a job asks for."""
+    return lambda wildcards, attempt: costs.minutes(stage, dict(wildcards), attempt)
+
+
+def gpus_of(stage):
+    """A resources function: the GPUs that a job asks for; none where its model's device is the processor."""
+    return lambda wildcards: costs.of(stage, dict(wildcards)).gpus
+
+
+def swarm(stage):
+    """A group function: where many jobs of a stage are short and need no GPU, a cluster may run several as one."""
+
+    def group(wildcards):
+        cost = costs.of(stage, dict(wildcards))
+        return None if cost.gpus or cost.seconds > SHORT_SECONDS else stage
+
+    return group
+
+
+SHORT_SECONDS = 300  # `group-components: measure_acceptance=8` in a profile makes eight of them one; without it none is
 
 
 # torch is wanted there only on a GPU

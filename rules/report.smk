@@ -24,8 +24,8 @@ rule summarise_model:
     conda:
         "../envs/report.yaml"
     resources:
-        mem_mb=lambda wildcards, attempt: 2000 * attempt,
-        runtime=lambda wildcards, attempt: 20 * attempt,
+        mem_mb=memory_of("summarise_model"),
+        runtime=minutes_of("summarise_model"),
     params:
         code=study_code("summarise_model"),
         dtype=lambda wildcards: study.models[wildcards.model].dtype,
@@ -56,8 +56,8 @@ rule aggregate_study:
     conda:
         "../envs/report.yaml"
     resources:
-        mem_mb=lambda wildcards, attempt: 4000 * attempt,
-        runtime=lambda wildcards, attempt: 30 * attempt,
+        mem_mb=memory_of("aggregate_study"),
+        runtime=minutes_of("aggregate_study"),
     params:
         spec=specs.aggregate(study).canonical(),
         code=study_code("aggregate_study"),
@@ -81,8 +81,8 @@ rule render_report:
     conda:
         "../envs/report.yaml"
     resources:
-        mem_mb=lambda wildcards, attempt: 4000 * attempt,
-        runtime=lambda wildcards, attempt: 30 * attempt,
+        mem_mb=memory_of("render_report"),
+        runtime=minutes_of("render_report"),
     params:
         code=study_code("render_report"),
         plotting=[f"{name}={version(name)}" for name in ("altair", "vl-convert-python")],
@@ -104,8 +104,8 @@ rule render_layers:
     conda:
         "../envs/report.yaml"
     resources:
-        mem_mb=lambda wildcards, attempt: 4000 * attempt,
-        runtime=lambda wildcards, attempt: 30 * attempt,
+        mem_mb=memory_of("render_layers"),
+        runtime=minutes_of("render_layers"),
     params:
         spec=specs.aggregate(study).canonical(),
         code=study_code("render_layers"),

@@ -15,7 +15,7 @@ FLOORS = [
     {"targets", "geometry"},
     {"corpus"},
     {"selection", "drafting"},
-    {"decoding"},
+    {"decoding", "planning"},
     {"analysis", "export"},
 ]
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
@@ -24,6 +24,7 @@ FORBIDDEN = {
     "reading": {"torch", "transformers", "pandas", "numpy", "pyarrow"},
     "specs": {"torch", "transformers", "pandas", "numpy", "pyarrow"},
     "fingerprint": {"torch", "transformers", "pandas", "numpy", "pyarrow"},
+    "planning": {"torch", "transformers", "pandas", "numpy", "pyarrow"},
     "geometry": {"torch", "transformers"},
     "selection": {"torch", "transformers"},
     "analysis": {"torch", "transformers"},
