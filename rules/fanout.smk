@@ -7,6 +7,16 @@ def heads_of(wildcards):
     return [HeadName(layers=tuple(head["layers"]), seed=seed) for head in chosen["heads"] for seed in study.draft.seeds]
 
 
+def choice_in_words(selector):
+    """Say what a selector is asked for; a dry run ends before layers are chosen, pinned sets are known by then."""
+    sets = selector.options.get("sets") or [f"k = {k}" for k in selector.k]
+    only = f" for {', '.join(selector.models)}" if selector.models else ""
+    return f"{selector.name} {', '.join(map(str, sets))}{only}"
+
+
+choices_in_words = "; ".join(map(choice_in_words, study.selection.selectors))
+
+
 def screened_heads_of(wildcards):
     """Heads of the layer set that won the screening, where there is one and no selector's heads are the same."""
     if study.screen is None:

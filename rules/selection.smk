@@ -22,6 +22,8 @@ checkpoint select_layers:
         spec=spec_of("select_layers"),
         identity=identity_of("select_layers"),
         activations=identity_of("dump_activations"),
+    message:
+        "select_layers of {wildcards.model}: {choices_in_words}"
     shell:
         "python scripts/select_layers.py --spec {params.spec:q} --model {wildcards.model}"
         " --fingerprint {params.identity} --threads {threads} --activations {input.activations}"
