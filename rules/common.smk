@@ -8,7 +8,17 @@ from pathlib import Path
 
 from speclayers import specs
 from speclayers.config import TrainedSource
-from speclayers.names import HEAD_PATTERN, LAYERS_PATTERN, HeadName, layers_name, layers_of, temperature_name
+from speclayers.export.layer_ids import ENGINES
+from speclayers.names import (
+    HEAD_PATTERN,
+    LAYERS_PATTERN,
+    PRETRAINED,
+    PRETRAINED_PATTERN,
+    HeadName,
+    layers_name,
+    layers_of,
+    temperature_name,
+)
 from speclayers.reading import parse_study, refuse_missing_files, refuse_repeated_keys
 from speclayers.errors import UserError
 from speclayers.fingerprint import STAGES, code_hash, fingerprint, selector_files, stage_code
@@ -37,7 +47,8 @@ fetched = [name for name in study.models if name not in trained]
 
 wildcard_constraints:
     model="|".join(map(re.escape, study.models)),
-    head=HEAD_PATTERN,
+    head=f"{HEAD_PATTERN}|{PRETRAINED_PATTERN}",
+    engine="|".join(ENGINES),
     layers=LAYERS_PATTERN,
     split="|".join(SPLITS),
     temperature=r"\d+(\.\d+)?",

@@ -6,6 +6,7 @@ Imported by the Snakefile, which every job parses again, so neither torch nor pa
 from speclayers.config.acceptance import FileQuestions, Questions, SpecBenchQuestions, StatisticsConfig
 from speclayers.config.corpus import DatasetPrompts, FilePrompts, SplitConfig
 from speclayers.config.drafts import DraftConfig, Loss, ScreenConfig
+from speclayers.config.export import ExportConfig, PretrainedHead
 from speclayers.config.geometry import (
     DeviceName,
     GeometryConfig,
@@ -23,6 +24,7 @@ __all__ = [
     "DatasetPrompts",
     "DeviceName",
     "DraftConfig",
+    "ExportConfig",
     "FilePrompts",
     "FileQuestions",
     "FolderSource",
@@ -31,6 +33,7 @@ __all__ = [
     "Loss",
     "PackageSource",
     "Preprocessing",
+    "PretrainedHead",
     "Questions",
     "Runtime",
     "Scope",

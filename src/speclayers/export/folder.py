@@ -17,6 +17,7 @@ from speclayers.export.layer_ids import ENGINES, layer_ids
 from speclayers.export.padding import pad
 from speclayers.export.preflight import PADDED, REFUSED, Fit, fit
 from speclayers.files import write_json, write_text
+from speclayers.specs import ExportSpec
 from speclayers.targets.staging import replaced_folder
 from speclayers.targets.target import DTYPES
 
@@ -30,8 +31,7 @@ def export_head(
     tensors: Mapping[str, Tensor],
     target: ServedTarget,
     folder: Path,
-    dtype: str,
-    speculative_tokens: int,
+    spec: ExportSpec,
     measured: Sequence[Measured] = (),
 ) -> Fit:
     """Write a head's folder for an engine; it appears whole or not at all.
@@ -42,8 +42,7 @@ def export_head(
         tensors: Its weights, as `Eagle3Head.state_dict` names them.
         target: The model that it drafts for.
         folder: Folder to write.
-        dtype: Precision of the weights.
-        speculative_tokens: Tokens to draft in a row, for configs and commands that ask.
+        spec: Precision of the weights, and how many tokens to draft in a row.
         measured: What was measured of the head, for the model card.
 
     Raises:
@@ -54,12 +53,12 @@ def export_head(
         raise UserError(f"{ENGINES[engine].name} cannot serve this head: {'; '.join(found.reasons)}")
     about = engine_format(engine)
     given, weights = pad(head, tensors, found.layers) if found.verdict == PADDED else (head, dict(tensors))
-    served = Served(given, layer_ids(engine, given.layers, target.layers), dtype, speculative_tokens, target)
+    served = Served(given, layer_ids(engine, given.layers, target.layers), spec.dtype, spec.speculative_tokens, target)
     with replaced_folder(folder) as staging:
-        write_tensors(staging / WEIGHTS_FILE, _named(weights, head, about.block, DTYPES[dtype]), {"format": "pt"})
+        write_tensors(staging / WEIGHTS_FILE, _named(weights, head, about.block, DTYPES[spec.dtype]), {"format": "pt"})
         write_json(staging / CONFIG_FILE, about.config(served))
         command = about.serve(folder.as_posix(), served)
-        write_text(staging / CARD_FILE, card(head, found, target, dtype, command, measured))
+        write_text(staging / CARD_FILE, card(head, found, target, spec.dtype, command, measured))
     return found
 
 

@@ -33,9 +33,8 @@ def pad(
     padded = {name: tensor for name, tensor in tensors.items() if not name.startswith("fc_norm.")}
     padded[FC] = torch.cat([blocks[own[layer]] if layer in own else zero for layer in layers], dim=1)
     if head.fc_norm:
-        ones = torch.ones(head.width, dtype=zero.dtype)
         for place, layer in enumerate(layers):
-            padded[_norm(place)] = tensors[_norm(own[layer])] if layer in own else ones
+            padded[_norm(place)] = tensors[_norm(own[layer])] if layer in own else torch.ones(head.width)
     return head.model_copy(update={"layers": layers}), padded
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from speclayers.drafting.head import HeadConfig
 from speclayers.errors import UserError
@@ -77,6 +77,22 @@ def _layer_reasons(engine: str, head: HeadConfig, target: ServedTarget) -> Itera
         return
     if layers != head.layers and head.norm_before_fc:
         yield "norm_before_fc: padding to three layers would change the norm over all of them"
+
+
+def report(model: str, head: str, reason: str, fits: Iterable[Fit]) -> dict[str, Any]:
+    """Return the contents of recommended.json: the head to export, why it, and what each engine makes of it."""
+    return {
+        "model": model,
+        "head": head,
+        "reason": reason,
+        "engines": {found.engine: found._asdict() for found in fits},
+    }
+
+
+def report_text(found: dict[str, Any]) -> str:
+    """Return recommended.json in words."""
+    fits = [Fit(**facts) for facts in found["engines"].values()]
+    return "\n".join([f"{found['model']}: {found['head']}; {found['reason']}", *(fit.text() for fit in fits)]) + "\n"
 
 
 def preflight(engines: Iterable[str], head: HeadConfig, target: ServedTarget) -> list[Fit]:
