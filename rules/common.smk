@@ -8,7 +8,17 @@ from pathlib import Path
 
 from speclayers import specs
 from speclayers.config import TrainedSource
-from speclayers.names import HEAD_PATTERN, LAYERS_PATTERN, HeadName, layers_name, layers_of, temperature_name
+from speclayers.export.layer_ids import ENGINES
+from speclayers.names import (
+    HEAD_PATTERN,
+    LAYERS_PATTERN,
+    PRETRAINED,
+    PRETRAINED_PATTERN,
+    HeadName,
+    layers_name,
+    layers_of,
+    temperature_name,
+)
 from speclayers.planning.costs import Costs
 from speclayers.planning.fanout import LAYERS_A_PASS, LayerSet, acceptance_runs, moved_heads, speed_runs, trained_heads
 from speclayers.reading import parse_study, refuse_missing_files, refuse_repeated_keys, refuse_unwritable
@@ -44,7 +54,8 @@ fetched = [name for name in study.models if name not in trained]
 
 wildcard_constraints:
     model="|".join(map(re.escape, study.models)),
-    head=HEAD_PATTERN,
+    head=f"{HEAD_PATTERN}|{PRETRAINED_PATTERN}",
+    engine="|".join(ENGINES),
     layers=LAYERS_PATTERN,
     split="|".join(SPLITS),
     temperature=r"\d+(\.\d+)?",

@@ -41,6 +41,8 @@ rule train_draft:
         layout.log("train_draft", "{model}", "{head}"),
     benchmark:
         layout.benchmark("train_draft", "{model}", "{head}")
+    wildcard_constraints:
+        head=HEAD_PATTERN,
     priority: PRIORITY["train_draft"]
     conda:
         "../envs/model.yaml"

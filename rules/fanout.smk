@@ -96,6 +96,52 @@ def results_of(heads, prefix=""):
     return results
 
 
+def pretrained_of(model):
+    """Names of the heads trained elsewhere that draft for a model."""
+    return [f"{PRETRAINED}{name}" for name, head in study.pretrained.items() if head.model == model]
+
+
+def pretrained_runs(model):
+    """All (head, temperature, nodes) at which heads trained elsewhere are counted, and those at which they are timed."""
+    heads = pretrained_of(model)
+    return tuple(
+        [(head, temperature_name(t), n) for head in heads for t in settings.temperatures for n in settings.nodes]
+        for settings in (study.acceptance, study.speed)
+    )
+
+
+def pretrained_results(wildcards):
+    """Everything measured of heads trained elsewhere; they wait for no selection."""
+    counted, timed = pretrained_runs(wildcards.model)
+    return {
+        "pretrained_cycles": [layout.acceptance(wildcards.model, *run, "cycles") for run in counted],
+        "pretrained_turns": [layout.acceptance(wildcards.model, *run, "turns") for run in counted],
+        "pretrained_speed": [layout.speed(wildcards.model, *run) for run in timed],
+    }
+
+
+def pretrained_files(wildcards):
+    """Files of a head in a folder of the person's own: their contents count, not only their names."""
+    path = study.pretrained[wildcards.name].path
+    return (
+        sorted(file.as_posix() for file in Path(path).iterdir() if file.suffix in {".json", ".safetensors"})
+        if path
+        else []
+    )
+
+
+def measured_database(wildcards):
+    """What was measured, for a model card, once it is: a head can be exported without a study around it."""
+    return [layout.database] if Path(layout.database).exists() else []
+
+
+def recommended_folders(wildcards):
+    """Folders of the recommended head for all engines that serve it, known once the study is."""
+    chosen = read_json(Path(checkpoints.recommend_head.get(**wildcards).output.recommended))
+    served = [name for name, found in chosen["engines"].items() if found["verdict"] != "refused"]
+    return [layout.exported(wildcards.model, chosen["head"], engine) for engine in served]
+
+
 def screening_of(wildcards):
     """The table of the screening, where the study has one."""
     return [] if study.screen is None else layout.screening(wildcards.model)
@@ -105,16 +151,17 @@ def summary_options(wildcards):
     """The same as options of the script, each naming what it is."""
     heads = heads_of(wildcards) + screened_heads_of(wildcards) + moved_heads_of(wildcards)
     model = wildcards.model
+    counted, timed = pretrained_runs(model)
     return [
         *(f"--screening {path}" for path in (screening_of(wildcards),) if path),
         *(f"--head {head}={Path(layout.head(model, head, 'config.json')).parent}" for head in heads),
         *(
             f"--acceptance {head}:{temperature}:{nodes}="
             f"{Path(layout.acceptance(model, head, temperature, nodes, 'cycles')).parent}"
-            for head, temperature, nodes in acceptance_runs(study, heads)
+            for head, temperature, nodes in [*acceptance_runs(study, heads), *counted]
         ),
         *(
             f"--speed {head}:{temperature}:{nodes}={layout.speed(model, head, temperature, nodes)}"
-            for head, temperature, nodes in speed_runs(study, heads)
+            for head, temperature, nodes in [*speed_runs(study, heads), *timed]
         ),
     ]

@@ -7,6 +7,7 @@ rule summarise_model:
         unpack(results_of(heads_of)),
         unpack(results_of(screened_heads_of, "screened_")),
         unpack(results_of(moved_heads_of, "moved_")),
+        unpack(pretrained_results),
         screening=screening_of,
         geometry=expand(layout.geometry("{{model}}", "{table}"), table=GEOMETRY_TABLES),
         selections=layout.selections("{model}"),

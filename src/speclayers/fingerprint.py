@@ -80,6 +80,7 @@ _TRAINING = (
     *(f"drafting/{name}.py" for name in ("processes", "step_sums", "training_log")),
 )
 _DRAFTING = (*_HEAD, "drafting/drafter.py", "drafting/tree.py", "drafting/eagle3.py")
+_EXPORT = ("export/",)
 _ANALYSIS = ("analysis/", "decoding/exactness.py", "decoding/skipping.py")
 
 STAGES = {
@@ -108,6 +109,9 @@ STAGES = {
     "measure_acceptance": Stage((*_DRAFTING, "decoding/", *_DECODING), ("train_draft", "decode_baseline")),
     "merge_shards": Stage(("decoding/ranges.py",)),
     "measure_speed": Stage((*_DRAFTING, "decoding/", *_DECODING), ("train_draft", "decode_baseline")),
+    "import_draft": Stage((*_EXPORT, *_HEAD)),
+    "recommend_head": Stage((*_EXPORT, *_HEAD, *_ANALYSIS)),
+    "export_draft": Stage((*_EXPORT, *_HEAD, *_ANALYSIS)),
     "summarise_model": Stage(_ANALYSIS),
     "aggregate_study": Stage(_ANALYSIS),
     "render_report": Stage(_ANALYSIS),

@@ -73,6 +73,9 @@ def refuse_missing_files(study: Study) -> None:
         UserError: One is missing, or is no file.
     """
     sources = {f"corpus.{split}.prompts": getattr(study.corpus, split).prompts for split in SPLITS}
+    for name, head in study.pretrained.items():
+        if head.path is not None and not (Path(head.path) / "config.json").is_file():
+            raise UserError(f"pretrained.{name}.path: {head.path} holds no config.json; expected a head's folder")
     sources["acceptance.questions"] = study.acceptance.questions
     for key, source in sources.items():
         path = getattr(source, "path", None)

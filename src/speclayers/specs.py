@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from speclayers.config import (
     DraftConfig,
     GeometryConfig,
+    PretrainedHead,
     Questions,
     Runtime,
     SamplingLimits,
@@ -23,6 +24,7 @@ from speclayers.config import (
     StatisticsConfig,
     Study,
     TrainedSource,
+    nearest,
 )
 from speclayers.errors import UserError
 
@@ -116,6 +118,20 @@ class SpeedSpec(Section):
 
     decode: DecodeSpec
     per_category: int
+
+
+class ExportSpec(Section):
+    """Writing a head's folder for an engine."""
+
+    dtype: str
+    speculative_tokens: int
+
+
+class RecommendHeadSpec(Section):
+    """Choosing the head to export, and saying which engines serve it."""
+
+    engines: list[str]
+    statistics: StatisticsConfig
 
 
 class AggregateSpec(Section):
@@ -283,6 +299,28 @@ def speed(study: Study, model: str) -> SpeedSpec:
     """Return the slice of measure_speed."""
     timed = decode(study, model).model_copy(update={"max_new_tokens": study.speed.max_new_tokens})
     return SpeedSpec(decode=timed, per_category=study.speed.per_category)
+
+
+def pretrained(study: Study, name: str) -> PretrainedHead:
+    """Return the slice of import_draft: the head's entry.
+
+    Raises:
+        UserError: There is none of this name.
+    """
+    if name not in study.pretrained:
+        raise UserError(f"pretrained: there is no '{name}'{nearest(name, study.pretrained)}")
+    return study.pretrained[name]
+
+
+def export(study: Study, model: str) -> ExportSpec:
+    """Return the slice of export_draft; the engine is a wildcard."""
+    dtype = study.models[model].dtype if study.export.dtype == "target" else study.export.dtype
+    return ExportSpec(dtype=dtype, speculative_tokens=study.export.speculative_tokens)
+
+
+def recommend_head(study: Study, model: str) -> RecommendHeadSpec:
+    """Return the slice of recommend_head."""
+    return RecommendHeadSpec(engines=list(study.export.engines), statistics=study.statistics)
 
 
 def aggregate(study: Study) -> AggregateSpec:

@@ -12,6 +12,7 @@ from speclayers.config.acceptance import (
 )
 from speclayers.config.corpus import DatasetPrompts, FilePrompts, SplitConfig
 from speclayers.config.drafts import DraftConfig, Loss, ScreenConfig
+from speclayers.config.export import ExportConfig, PretrainedHead
 from speclayers.config.geometry import (
     DeviceName,
     GeometryConfig,
@@ -29,6 +30,7 @@ __all__ = [
     "DatasetPrompts",
     "DeviceName",
     "DraftConfig",
+    "ExportConfig",
     "FilePrompts",
     "FileQuestions",
     "FolderSource",
@@ -37,6 +39,7 @@ __all__ = [
     "Loss",
     "PackageSource",
     "Preprocessing",
+    "PretrainedHead",
     "Questions",
     "Runtime",
     "SamplingLimits",
