@@ -13,6 +13,7 @@ from speclayers.config import (
     DraftConfig,
     GeometryConfig,
     Questions,
+    RivalConfig,
     Runtime,
     ScreenConfig,
     Section,
@@ -113,6 +114,20 @@ class SpeedSpec(Section):
 
     decode: DecodeSpec
     per_category: int
+
+
+class RivalSpec(Section):
+    """Decoding with a drafter that needs no head."""
+
+    decode: DecodeSpec
+    rival: RivalConfig
+
+
+class TimedRivalSpec(Section):
+    """Timed decoding with such a drafter."""
+
+    timed: SpeedSpec
+    rival: RivalConfig
 
 
 class AggregateSpec(Section):
@@ -274,6 +289,28 @@ def speed(study: Study, model: str) -> SpeedSpec:
     """Return the slice of measure_speed."""
     timed = decode(study, model).model_copy(update={"max_new_tokens": study.speed.max_new_tokens})
     return SpeedSpec(decode=timed, per_category=study.speed.per_category)
+
+
+def rival(study: Study, model: str, label: str) -> RivalSpec:
+    """Return the slice of measure_rival; it drafts as deep as its own entry says, whatever the heads' trees are."""
+    return RivalSpec(decode=_without_tree(decode(study, model)), rival=_entry(study, label))
+
+
+def timed_rival(study: Study, model: str, label: str) -> TimedRivalSpec:
+    """Return the slice of time_rival."""
+    timed = speed(study, model)
+    timed = timed.model_copy(update={"decode": _without_tree(timed.decode)})
+    return TimedRivalSpec(timed=timed, rival=_entry(study, label))
+
+
+def _without_tree(spec: DecodeSpec) -> DecodeSpec:
+    return spec.model_copy(update={"depth": 1, "top_k": 1})
+
+
+def _entry(study: Study, label: str) -> RivalConfig:
+    """Return a rival's entry, without what its runs' names or the models' choice tell already."""
+    (found,) = (rival for rival in study.rivals if rival.runs()[0].label == label)
+    return found.model_copy(update={"seeds": None, "models": None, "variant": None})
 
 
 def aggregate(study: Study) -> AggregateSpec:

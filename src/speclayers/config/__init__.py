@@ -16,6 +16,7 @@ from speclayers.config.geometry import (
     TurningScore,
 )
 from speclayers.config.models import FolderSource, HubSource, PackageSource, Runtime, Source, TrainedSource
+from speclayers.config.rivals import RivalConfig
 from speclayers.config.section import Section, nearest
 from speclayers.config.study import Study
 
@@ -32,6 +33,7 @@ __all__ = [
     "PackageSource",
     "Preprocessing",
     "Questions",
+    "RivalConfig",
     "Runtime",
     "Scope",
     "ScreenConfig",
