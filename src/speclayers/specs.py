@@ -15,6 +15,7 @@ from speclayers.config import (
     Questions,
     RivalConfig,
     Runtime,
+    SamplingLimits,
     ScreenConfig,
     Section,
     SelectionConfig,
@@ -97,6 +98,7 @@ class DecodeSpec(Section):
 
     runtime: Runtime
     max_new_tokens: int
+    sampling: SamplingLimits = SamplingLimits()
     depth: int
     top_k: int
     seed: int
@@ -279,6 +281,7 @@ def decode(study: Study, model: str) -> DecodeSpec:
     return DecodeSpec(
         runtime=study.models[model].runtime(),
         max_new_tokens=acceptance.max_new_tokens,
+        sampling=acceptance.sampling,
         depth=acceptance.depth,
         top_k=acceptance.top_k,
         seed=acceptance.seed,

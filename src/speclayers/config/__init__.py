@@ -3,7 +3,13 @@
 Imported by the Snakefile, which every job parses again, so neither torch nor pandas is imported here.
 """
 
-from speclayers.config.acceptance import FileQuestions, Questions, SpecBenchQuestions, StatisticsConfig
+from speclayers.config.acceptance import (
+    FileQuestions,
+    Questions,
+    SamplingLimits,
+    SpecBenchQuestions,
+    StatisticsConfig,
+)
 from speclayers.config.corpus import DatasetPrompts, FilePrompts, SplitConfig
 from speclayers.config.drafts import DraftConfig, Loss, ScreenConfig
 from speclayers.config.geometry import (
@@ -35,6 +41,7 @@ __all__ = [
     "Questions",
     "RivalConfig",
     "Runtime",
+    "SamplingLimits",
     "Scope",
     "ScreenConfig",
     "Section",

@@ -52,6 +52,17 @@ class ReplicaSettings(Section):
     nodes: Nodes = Field(min_length=1, description="Tree sizes measured for every seed.")
 
 
+class SamplingLimits(Section):
+    """Which tokens sampling draws from at temperatures above 0, the same for plain decoding and every drafter."""
+
+    top_k: int | None = Field(
+        None, ge=1, description="The likeliest so many, and ties of the last; all when not given."
+    )
+    top_p: float = Field(
+        1.0, gt=0, le=1, description="Of these, the fewest likeliest that together hold this probability; 1 keeps all."
+    )
+
+
 class AcceptanceConfig(Section):
     """Acceptance runs: questions, sampling and draft tree."""
 
@@ -60,6 +71,9 @@ class AcceptanceConfig(Section):
     max_new_tokens: int = Field(128, ge=2, description="Longest answer of a turn, in tokens.")
     temperatures: Temperatures = Field(
         default_factory=lambda: [0.0, 1.0], min_length=1, description="Sampling temperatures; 0 is greedy."
+    )
+    sampling: SamplingLimits = Field(
+        default_factory=SamplingLimits, description="Limits of sampling at temperatures above 0."
     )
     nodes: Nodes = Field(default_factory=lambda: [30, 60], min_length=1, description="Tree sizes, the root counted.")
     depth: int = Field(6, ge=1, description="Longest drafted path.")

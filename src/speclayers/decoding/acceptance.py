@@ -9,7 +9,7 @@ from typing import Any
 from speclayers.decoding.exactness import Agreement, compare, require_exact
 from speclayers.decoding.loop import Answer, speculate
 from speclayers.decoding.passes import TargetPasses
-from speclayers.decoding.sampling import stream
+from speclayers.decoding.sampling import Sampling, stream
 from speclayers.decoding.shards import Rows, Shards
 from speclayers.decoding.turns import Room, Turn, check_turns, naming
 from speclayers.drafting.drafter import Drafter
@@ -46,6 +46,7 @@ def measure_acceptance(
     """
     room = Room(budget=spec.max_new_tokens, depth=drafter.depth, rows=drafter.rows)
     check_turns(target, (turn for turns in questions for turn in turns), room)
+    sampling = Sampling(temperature, spec.sampling)
 
     def measure(turns: list[Turn]) -> Rows:
         rows: Rows = {"cycles": [], "turns": []}
@@ -53,8 +54,8 @@ def measure_acceptance(
             passes = TargetPasses(target, room.capacity(len(turn.prompt)), drafter.rows)
             generator = stream(spec.seed, turn.question_id, turn.turn)
             with naming(turn.question_id, turn.turn):
-                answer = speculate(passes, drafter, turn.prompt, spec.max_new_tokens, temperature, generator)
-                agreement = compare(answer.tokens, turn.greedy, turn.margins) if temperature == 0 else None
+                answer = speculate(passes, drafter, turn.prompt, spec.max_new_tokens, sampling, generator)
+                agreement = compare(answer.tokens, turn.greedy, turn.margins) if sampling.greedy else None
                 if agreement is not None and spec.runtime.dtype == "float32":
                     require_exact(agreement, drafter.name)
             rows["turns"].append(_turn_row(turn, answer, agreement))
@@ -62,7 +63,7 @@ def measure_acceptance(
         return rows
 
     rows = shards.collect(questions, lambda turns: f"q{turns[0].question_id}", measure, f"{drafter.name} acceptance")
-    if temperature == 0:
+    if sampling.greedy:
         _say_differences(rows["turns"])
     return rows
 

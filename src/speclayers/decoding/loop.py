@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from speclayers.decoding.clock import NO_CLOCK, Clock
 from speclayers.decoding.passes import TargetPasses
-from speclayers.decoding.sampling import choose
+from speclayers.decoding.sampling import Sampling, choose
 from speclayers.decoding.verify import Verdict, verify_greedy, verify_sampled
 from speclayers.drafting.drafter import Drafter, Proposal, Verified
 from speclayers.drafting.tree import ancestor_mask
@@ -69,7 +69,7 @@ def speculate(
     drafter: Drafter,
     prompt: Sequence[int],
     budget: int,
-    temperature: float,
+    sampling: Sampling,
     generator: torch.Generator,
     clock: Clock = NO_CLOCK,
 ) -> Answer:
@@ -80,7 +80,7 @@ def speculate(
         drafter: Proposes the trees.
         prompt: Rendered prompt, as token ids.
         budget: Most tokens of the answer.
-        temperature: 0 is greedy.
+        sampling: How tokens are chosen.
         generator: The turn's random stream.
         clock: Told what happens, from the end of the prompt's pass on.
 
@@ -89,7 +89,7 @@ def speculate(
     """
     target, cycles = passes.target, list[Cycle]()
     with capture_states(target, drafter.layers) as captured:
-        answer = [choose(passes.prefill(prompt), temperature, generator)]
+        answer = [choose(passes.prefill(prompt), sampling, generator)]
         clock.enter("draft")
         drafter.start(passes.cache)
         drafter.observe(Verified(torch.tensor(prompt), _rows(captured, slice(None)), answer[-1]))
@@ -100,7 +100,7 @@ def speculate(
             clock.enter("verify")
             logits = passes.verify(*_with_extra_rows(proposal, ancestors))
             nodes = len(proposal.tokens)
-            verdict = _verify(proposal, ancestors, logits[:nodes], temperature, generator)
+            verdict = _verify(proposal, ancestors, logits[:nodes], sampling, generator)
             clock.enter("other")
             emitted = [*proposal.tokens[verdict.path[1:]].tolist(), verdict.token]
             kept, by_budget = cut(emitted, budget - len(answer), target.stop_ids)
@@ -133,11 +133,11 @@ def _with_extra_rows(proposal: Proposal, ancestors: Tensor) -> tuple[Tensor, Ten
 
 
 def _verify(
-    proposal: Proposal, ancestors: Tensor, logits: Tensor, temperature: float, generator: torch.Generator
+    proposal: Proposal, ancestors: Tensor, logits: Tensor, sampling: Sampling, generator: torch.Generator
 ) -> Verdict:
-    if temperature == 0:
+    if sampling.greedy:
         return verify_greedy(proposal.tokens, proposal.parents, ancestors, logits)
-    return verify_sampled(proposal.tokens, proposal.parents, logits, temperature, generator)
+    return verify_sampled(proposal.tokens, proposal.parents, logits, sampling, generator)
 
 
 def _rows(captured: CapturedStates, rows: slice | Tensor) -> dict[int, Tensor]:

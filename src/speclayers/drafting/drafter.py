@@ -7,9 +7,10 @@ it is what makes sampling lossless.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from speclayers.targets.cache import PreallocatedCache
@@ -86,6 +87,17 @@ class Proposal(NamedTuple):
     extra: ExtraRows | None = None
     skipped: Skipped | None = None
     search: Search | None = None
+
+    @classmethod
+    def chain(cls, tokens: Sequence[int], forwards: int = 0, layer_forwards: int = 0) -> Proposal:
+        """Propose one path.
+
+        Args:
+            tokens: The root, then the drafted tokens.
+            forwards: Forward passes that drafting took.
+            layer_forwards: Decoder-layer passes among them.
+        """
+        return cls(torch.tensor(tokens), torch.arange(-1, len(tokens) - 1), forwards, layer_forwards)
 
 
 class Drafter(Protocol):
