@@ -23,6 +23,8 @@ from speclayers.targets.manifest import Manifest, read_manifest
 
 CATEGORIES = ("writing", "translation", "summarization", "qa", "math_reasoning", "rag")
 STUDY = "made-up"
+UNSKIPPED = (None, None, 0.0, 0, None)
+"""What a cycle's row holds of skipped layers where a head drafts."""
 
 
 @dataclass(frozen=True)
@@ -393,7 +395,7 @@ def _write_acceptance(
             reached = int(np.argmin(np.append(rng.random(6) < probability + ease, False)))
             emitted = min(reached + 1, left)
             cut = emitted < reached + 1
-            cycles.append((question, category, turn, cycle, run.nodes - 1, reached, emitted, cut, 6, 6, 6))
+            cycles.append((question, category, turn, cycle, run.nodes - 1, reached, emitted, cut, 6, 6, 6, *UNSKIPPED))
             left, cycle = left - emitted, cycle + 1
         differs = run.temperature == 0 and place < made_up.different_turns
         ids = [*ids[:5], 1, *ids[6:]] if differs else ids

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import ValidationError
@@ -129,3 +129,29 @@ def _describe(problem: Mapping[str, Any]) -> str:
     found = problem.get("input")
     shown = f", found {found!r}" if isinstance(found, str | int | float | bool) else ""
     return f"{where}: {problem['msg'][0].lower()}{problem['msg'][1:]}{shown}"
+
+
+Options = TypeVar("Options", bound=Section)
+
+
+def checked_options(where: str, kind: type[Options], options: Mapping[str, Any]) -> Options:
+    """Check the options of a selector or drafter, whose file alone knows them.
+
+    Args:
+        where: Key of the config entry that they belong to.
+        kind: Their model.
+        options: As written in the config.
+
+    Raises:
+        UserError: A key is unknown, or a value does not fit.
+    """
+    try:
+        return kind.model_validate(options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join([where, "options", *(str(step) for step in first["loc"])])
+        if first["type"] == "extra_forbidden":
+            known = list(kind.model_fields)
+            hint = nearest(str(first["loc"][-1]), known)
+            raise UserError(f"{key}: unknown option; known are {', '.join(known) or 'none'}{hint}") from None
+        raise UserError(f"{key}: {first['msg']}, found {first['input']!r}") from None

@@ -14,6 +14,7 @@ from speclayers.config import (
     GeometryConfig,
     PretrainedHead,
     Questions,
+    RivalConfig,
     Runtime,
     SamplingLimits,
     ScreenConfig,
@@ -132,6 +133,20 @@ class RecommendHeadSpec(Section):
 
     engines: list[str]
     statistics: StatisticsConfig
+
+
+class RivalSpec(Section):
+    """Decoding with a drafter that needs no head."""
+
+    decode: DecodeSpec
+    rival: RivalConfig
+
+
+class TimedRivalSpec(Section):
+    """Timed decoding with such a drafter."""
+
+    timed: SpeedSpec
+    rival: RivalConfig
 
 
 class AggregateSpec(Section):
@@ -321,6 +336,28 @@ def export(study: Study, model: str) -> ExportSpec:
 def recommend_head(study: Study, model: str) -> RecommendHeadSpec:
     """Return the slice of recommend_head."""
     return RecommendHeadSpec(engines=list(study.export.engines), statistics=study.statistics)
+
+
+def rival(study: Study, model: str, label: str) -> RivalSpec:
+    """Return the slice of measure_rival; it drafts as deep as its own entry says, whatever the heads' trees are."""
+    return RivalSpec(decode=_without_tree(decode(study, model)), rival=_entry(study, label))
+
+
+def timed_rival(study: Study, model: str, label: str) -> TimedRivalSpec:
+    """Return the slice of time_rival."""
+    timed = speed(study, model)
+    timed = timed.model_copy(update={"decode": _without_tree(timed.decode)})
+    return TimedRivalSpec(timed=timed, rival=_entry(study, label))
+
+
+def _without_tree(spec: DecodeSpec) -> DecodeSpec:
+    return spec.model_copy(update={"depth": 1, "top_k": 1})
+
+
+def _entry(study: Study, label: str) -> RivalConfig:
+    """Return a rival's entry, without what its runs' names or the models' choice tell already."""
+    (found,) = (rival for rival in study.rivals if rival.runs()[0].label == label)
+    return found.model_copy(update={"seeds": None, "models": None, "variant": None})
 
 
 def aggregate(study: Study) -> AggregateSpec:

@@ -23,6 +23,7 @@ from speclayers.config.geometry import (
     TurningScore,
 )
 from speclayers.config.models import FolderSource, HubSource, PackageSource, Runtime, Source, TrainedSource
+from speclayers.config.rivals import RivalConfig
 from speclayers.config.section import Section, nearest
 from speclayers.config.study import Study
 
@@ -41,6 +42,7 @@ __all__ = [
     "Preprocessing",
     "PretrainedHead",
     "Questions",
+    "RivalConfig",
     "Runtime",
     "SamplingLimits",
     "Scope",
