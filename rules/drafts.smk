@@ -12,9 +12,9 @@ rule extract_features:
     conda:
         "../envs/model.yaml"
     resources:
-        mem_mb=lambda wildcards, attempt: 6000 * attempt,
-        runtime=lambda wildcards, attempt: 240 * attempt,
-        gpu=gpus,
+        mem_mb=memory_of("extract_features"),
+        runtime=minutes_of("extract_features"),
+        gpu=gpus_of("extract_features"),
     params:
         spec=spec_of("extract_features"),
         identity=identity_of("extract_features"),
@@ -48,9 +48,9 @@ rule train_draft:
         "../envs/model.yaml"
     threads: study.draft.processes
     resources:
-        mem_mb=lambda wildcards, attempt: 6000 * study.draft.processes * attempt,
-        runtime=lambda wildcards, attempt: 720 * attempt,
-        gpu=lambda wildcards: study.draft.processes * gpus(wildcards),
+        mem_mb=memory_of("train_draft"),
+        runtime=minutes_of("train_draft"),
+        gpu=gpus_of("train_draft"),
     params:
         launch=python_of(study.draft.processes),
         spec=spec_of("train_draft"),

@@ -1,10 +1,15 @@
-"""The fan-out, models × layer sets × seeds × temperatures × nodes, written here and nowhere else."""
+"""The fan-out as files: what `speclayers.planning.fanout` lists, where it lies, and what waits for what."""
+
+
+def sets_of(wildcards):
+    """The layer sets to train on, known once a model's layers are chosen."""
+    chosen = read_json(Path(checkpoints.select_layers.get(**wildcards).output.heads))["heads"]
+    return [LayerSet(tuple(head["layers"]), tuple(head["selectors"])) for head in chosen]
 
 
 def heads_of(wildcards):
-    """Names of one model's heads, known once its layers are chosen: layer sets × seeds."""
-    chosen = read_json(Path(checkpoints.select_layers.get(**wildcards).output.heads))
-    return [HeadName(layers=tuple(head["layers"]), seed=seed) for head in chosen["heads"] for seed in study.draft.seeds]
+    """Names of one model's heads: layer sets × seeds."""
+    return trained_heads(study, sets_of(wildcards))
 
 
 def choice_in_words(selector):
@@ -22,7 +27,7 @@ def screened_heads_of(wildcards):
     if study.screen is None:
         return []
     won = read_json(Path(checkpoints.screen_layers.get(**wildcards).output.winner))
-    heads = [HeadName(layers=tuple(won["layers"]), seed=seed) for seed in study.draft.seeds]
+    heads = trained_heads(study, [LayerSet(tuple(won["layers"]), ("screen",))])
     selected = heads_of(wildcards)
     return [head for head in heads if head not in selected]
 
@@ -34,19 +39,7 @@ screenings = [] if study.screen is None else expand(layout.screening("{model}"),
 
 def moved_heads_of(wildcards):
     """Heads that keep one set's weights on another set's layers, where the study asks for them."""
-    if study.transfer is None:
-        return []
-    chosen = read_json(Path(checkpoints.select_layers.get(**wildcards).output.heads))["heads"]
-    starts = [tuple(head["layers"]) for head in chosen if study.transfer.start in head["selectors"]]
-    ends = [tuple(head["layers"]) for head in chosen if set(study.transfer.to) & set(head["selectors"])]
-    return [
-        HeadName(layers=end, seed=seed, start=start, percent=percent)
-        for start in starts
-        for end in ends
-        if end != start
-        for seed in study.draft.seeds
-        for percent in study.transfer.percents
-    ]
+    return moved_heads(study, sets_of(wildcards))
 
 
 def start_of(wildcards):
@@ -78,33 +71,6 @@ def features_of(wildcards):
     return [layout.features(wildcards.model, name) for name, layers in passes.items() if layers & wanted]
 
 
-LAYERS_A_PASS = 40  # their names are one file name
-
-
-def acceptance_runs(heads):
-    """All (head, temperature, nodes) that are counted: a replica only where replicas are wanted."""
-    settings = study.acceptance
-    replicas = settings.replicas or settings
-    return [
-        (head, temperature_name(temperature), nodes)
-        for head in heads
-        for temperature in settings.temperatures
-        for nodes in settings.nodes
-        if head.seed == study.draft.seeds[0] or (temperature in replicas.temperatures and nodes in replicas.nodes)
-    ]
-
-
-def speed_runs(heads):
-    """All (head, temperature, nodes) that are timed."""
-    return [
-        (head, temperature_name(temperature), nodes)
-        for head in heads
-        if head.seed in study.speed.seeds and not head.start  # moving a head changes no shape, so no time either
-        for temperature in study.speed.temperatures
-        for nodes in study.speed.nodes
-    ]
-
-
 def greedy_baseline(wildcards):
     """Sampled runs take their prompts from the greedy run, so that all see the same second turns."""
     return [] if wildcards.temperature == "0" else layout.baseline(wildcards.model, "0")
@@ -121,9 +87,9 @@ def results_of(heads, prefix=""):
         files = {
             "heads": [layout.head(model, head, "config.json") for head in found],
             "training": [layout.head(model, head, "training.parquet") for head in found],
-            "cycles": [layout.acceptance(model, *run, "cycles") for run in acceptance_runs(found)],
-            "turns": [layout.acceptance(model, *run, "turns") for run in acceptance_runs(found)],
-            "speed": [layout.speed(model, *run) for run in speed_runs(found)],
+            "cycles": [layout.acceptance(model, *run, "cycles") for run in acceptance_runs(study, found)],
+            "turns": [layout.acceptance(model, *run, "turns") for run in acceptance_runs(study, found)],
+            "speed": [layout.speed(model, *run) for run in speed_runs(study, found)],
         }
         return {f"{prefix}{name}": paths for name, paths in files.items()}
 
@@ -192,10 +158,10 @@ def summary_options(wildcards):
         *(
             f"--acceptance {head}:{temperature}:{nodes}="
             f"{Path(layout.acceptance(model, head, temperature, nodes, 'cycles')).parent}"
-            for head, temperature, nodes in [*acceptance_runs(heads), *counted]
+            for head, temperature, nodes in [*acceptance_runs(study, heads), *counted]
         ),
         *(
             f"--speed {head}:{temperature}:{nodes}={layout.speed(model, head, temperature, nodes)}"
-            for head, temperature, nodes in [*speed_runs(heads), *timed]
+            for head, temperature, nodes in [*speed_runs(study, heads), *timed]
         ),
     ]

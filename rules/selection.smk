@@ -16,8 +16,8 @@ checkpoint select_layers:
     conda:
         "../envs/geometry.yaml"
     resources:
-        mem_mb=lambda wildcards, attempt: 6000 * attempt,
-        runtime=lambda wildcards, attempt: 120 * attempt,
+        mem_mb=memory_of("select_layers"),
+        runtime=minutes_of("select_layers"),
     params:
         spec=spec_of("select_layers"),
         identity=identity_of("select_layers"),
@@ -40,11 +40,9 @@ rule recommend_layers:
         layout.recommendation("{model}"),
     log:
         layout.log("recommend_layers", "{model}"),
+    localrule: True
     conda:
         "../envs/geometry.yaml"
-    resources:
-        mem_mb=lambda wildcards, attempt: 1000 * attempt,
-        runtime=lambda wildcards, attempt: 10 * attempt,
     params:
         code=study_code("recommend_layers"),
     shell:

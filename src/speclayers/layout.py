@@ -16,7 +16,7 @@ GEOMETRY_TABLES = (
 SPLITS = ("calibration", "training")
 SUMMARY_TABLES = (
     *(f"geometry_{name}" for name in GEOMETRY_TABLES),
-    *("selections", "screening", "heads", "training", "turns", "cycles", "speed", "runs"),
+    *("selections", "screening", "heads", "training", "turns", "cycles", "speed", "runs", "skipped_questions"),
 )
 
 
@@ -130,9 +130,20 @@ class Layout:
         """Plain decoding's answers."""
         return f"{self.model(model)}/baseline/T{temperature}.parquet"
 
+    def baseline_shard(self, model: str, temperature: str, shard: str | int) -> str:
+        """One job's range of plain decoding's answers, where several jobs share the questions."""
+        return f"{self.model(model)}/baseline/shards/T{temperature}/{shard}.parquet"
+
     def acceptance(self, model: str, head: str, temperature: str, nodes: str | int, table: str) -> str:
         """Table `cycles` or `turns` of an acceptance run."""
         return f"{self.model(model)}/acceptance/{head}/T{temperature}-n{nodes}/{table}.parquet"
+
+    def acceptance_shard(
+        self, model: str, head: str, temperature: str, nodes: str | int, table: str, shard: str | int
+    ) -> str:
+        """One job's range of an acceptance run's table, where several jobs share the questions."""
+        folder = f"{self.model(model)}/acceptance/{head}/T{temperature}-n{nodes}"
+        return f"{folder}/shards/{shard}/{table}.parquet"
 
     def speed(self, model: str, head: str, temperature: str, nodes: str | int) -> str:
         """Table of a timed run."""

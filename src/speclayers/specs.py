@@ -14,7 +14,9 @@ from speclayers.config import (
     GeometryConfig,
     PretrainedHead,
     Questions,
+    RivalConfig,
     Runtime,
+    SamplingLimits,
     ScreenConfig,
     Section,
     SelectionConfig,
@@ -90,6 +92,7 @@ class QuestionsSpec(Section):
 
     questions: Questions
     per_category: int | None
+    per_subcategory: int | None = None
     seed: int
 
 
@@ -98,6 +101,7 @@ class DecodeSpec(Section):
 
     runtime: Runtime
     max_new_tokens: int
+    sampling: SamplingLimits = SamplingLimits()
     depth: int
     top_k: int
     seed: int
@@ -129,6 +133,20 @@ class RecommendHeadSpec(Section):
 
     engines: list[str]
     statistics: StatisticsConfig
+
+
+class RivalSpec(Section):
+    """Decoding with a drafter that needs no head."""
+
+    decode: DecodeSpec
+    rival: RivalConfig
+
+
+class TimedRivalSpec(Section):
+    """Timed decoding with such a drafter."""
+
+    timed: SpeedSpec
+    rival: RivalConfig
 
 
 class AggregateSpec(Section):
@@ -265,7 +283,12 @@ def screen(study: Study, model: str) -> ScreenSpec:
 def questions(study: Study) -> QuestionsSpec:
     """Return the slice of choose_questions."""
     acceptance = study.acceptance
-    return QuestionsSpec(questions=acceptance.questions, per_category=acceptance.per_category, seed=acceptance.seed)
+    return QuestionsSpec(
+        questions=acceptance.questions,
+        per_category=acceptance.per_category,
+        per_subcategory=acceptance.per_subcategory,
+        seed=acceptance.seed,
+    )
 
 
 def baseline(study: Study, model: str) -> BaselineSpec:
@@ -280,6 +303,7 @@ def decode(study: Study, model: str) -> DecodeSpec:
     return DecodeSpec(
         runtime=study.models[model].runtime(),
         max_new_tokens=acceptance.max_new_tokens,
+        sampling=acceptance.sampling,
         depth=acceptance.depth,
         top_k=acceptance.top_k,
         seed=acceptance.seed,
@@ -312,6 +336,28 @@ def export(study: Study, model: str) -> ExportSpec:
 def recommend_head(study: Study, model: str) -> RecommendHeadSpec:
     """Return the slice of recommend_head."""
     return RecommendHeadSpec(engines=list(study.export.engines), statistics=study.statistics)
+
+
+def rival(study: Study, model: str, label: str) -> RivalSpec:
+    """Return the slice of measure_rival; it drafts as deep as its own entry says, whatever the heads' trees are."""
+    return RivalSpec(decode=_without_tree(decode(study, model)), rival=_entry(study, label))
+
+
+def timed_rival(study: Study, model: str, label: str) -> TimedRivalSpec:
+    """Return the slice of time_rival."""
+    timed = speed(study, model)
+    timed = timed.model_copy(update={"decode": _without_tree(timed.decode)})
+    return TimedRivalSpec(timed=timed, rival=_entry(study, label))
+
+
+def _without_tree(spec: DecodeSpec) -> DecodeSpec:
+    return spec.model_copy(update={"depth": 1, "top_k": 1})
+
+
+def _entry(study: Study, label: str) -> RivalConfig:
+    """Return a rival's entry, without what its runs' names or the models' choice tell already."""
+    (found,) = (rival for rival in study.rivals if rival.runs()[0].label == label)
+    return found.model_copy(update={"seeds": None, "models": None, "variant": None})
 
 
 def aggregate(study: Study) -> AggregateSpec:

@@ -79,6 +79,18 @@ def test_shared_out_gram_products_are_jobs_of_their_own(workspace):
     assert all(folder.format(shard=shard) in done.stdout for shard in range(4))
 
 
+def test_runs_shared_out_over_jobs_give_the_same_tables(copy_of_finished):
+    head = heads(copy_of_finished)[0]
+    wanted = [LAYOUT.baseline(MODEL, "0"), *(LAYOUT.acceptance(MODEL, head, "0", 8, t) for t in ("cycles", "turns"))]
+    before = [path(copy_of_finished, output).read_bytes() for output in wanted]
+    done = copy_of_finished.smoke(*wanted[:2], "--config", "acceptance={shards: 3}")
+    assert done.returncode == 0, done.stderr
+    ran = executed(done)
+    assert [ran.count(rule) for rule in ("decode_baseline", "merge_baseline", "measure_acceptance")] == [3, 1, 3]
+    assert [path(copy_of_finished, output).read_bytes() for output in wanted] == before
+    assert not any(path(copy_of_finished, LAYOUT.model(MODEL)).glob("work/*"))
+
+
 def test_a_dry_run_of_the_papers_study_needs_no_network_and_lists_both_models(workspace):
     done = workspace.snakemake("-n", "--configfile", "studies/paper.yaml")
     assert done.returncode == 0, done.stderr

@@ -3,7 +3,13 @@
 Imported by the Snakefile, which every job parses again, so neither torch nor pandas is imported here.
 """
 
-from speclayers.config.acceptance import FileQuestions, Questions, SpecBenchQuestions, StatisticsConfig
+from speclayers.config.acceptance import (
+    FileQuestions,
+    Questions,
+    SamplingLimits,
+    SpecBenchQuestions,
+    StatisticsConfig,
+)
 from speclayers.config.corpus import DatasetPrompts, FilePrompts, SplitConfig
 from speclayers.config.drafts import DraftConfig, Loss, ScreenConfig
 from speclayers.config.export import ExportConfig, PretrainedHead
@@ -17,6 +23,7 @@ from speclayers.config.geometry import (
     TurningScore,
 )
 from speclayers.config.models import FolderSource, HubSource, PackageSource, Runtime, Source, TrainedSource
+from speclayers.config.rivals import RivalConfig
 from speclayers.config.section import Section, nearest
 from speclayers.config.study import Study
 
@@ -35,7 +42,9 @@ __all__ = [
     "Preprocessing",
     "PretrainedHead",
     "Questions",
+    "RivalConfig",
     "Runtime",
+    "SamplingLimits",
     "Scope",
     "ScreenConfig",
     "Section",

@@ -12,6 +12,7 @@ from speclayers.config.drafts import DraftConfig, ScreenConfig, TransferConfig
 from speclayers.config.export import ExportConfig, PretrainedHead
 from speclayers.config.geometry import GeometryConfig, SelectionConfig
 from speclayers.config.models import ModelConfig, TrainedSource
+from speclayers.config.rivals import RivalConfig
 from speclayers.config.section import Name, Section, nearest
 
 SHARED_FOLDERS = ("models", "downloads")
@@ -45,6 +46,9 @@ class Study(Section):
     )
     transfer: TransferConfig | None = Field(
         None, description="Heads moved to other layers, to be measured beside those trained there; none when not given."
+    )
+    rivals: list[RivalConfig] = Field(
+        default_factory=list, description="Drafters that need no head, to be measured beside the heads."
     )
     acceptance: AcceptanceConfig = Field(default_factory=AcceptanceConfig, description="Acceptance runs.")
     speed: SpeedConfig = Field(default_factory=SpeedConfig, description="Timed runs.")
@@ -97,6 +101,19 @@ class Study(Section):
                 raise ValueError(
                     f"pretrained.{name}.model: '{head.model}' is not registered{nearest(head.model, self.models)}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _rivals_differ(self) -> Study:
+        labels = [rival.runs()[0].label for rival in self.rivals]
+        for place, (rival, label) in enumerate(zip(self.rivals, labels, strict=True)):
+            if label in labels[:place]:
+                raise ValueError(f"rivals: '{label}' stands there twice; give one of them another variant")
+            for model in rival.models or ():
+                if model not in self.models:
+                    raise ValueError(
+                        f"rivals: '{label}' names model '{model}', which is not registered{nearest(model, self.models)}"
+                    )
         return self
 
     @model_validator(mode="after")
