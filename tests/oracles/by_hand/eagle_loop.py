@@ -66,9 +66,7 @@ def ours(target: Target, turns: list[Turn], args: argparse.Namespace, work: Path
     """Return the drafted tokens accepted by each verification of each turn, the last one left out."""
     head = load_head(args.head, target)
     shape = TreeShape(args.nodes, args.depth, args.top_k)
-    spec = DecodeSpec(
-        runtime=target.runtime, max_new_tokens=args.budget, depth=args.depth, top_k=args.top_k, seed=0
-    )
+    spec = DecodeSpec(runtime=target.runtime, max_new_tokens=args.budget, depth=args.depth, top_k=args.top_k, seed=0)
     drafter = Eagle3Drafter(target, head, shape)
     rows = measure_acceptance(target, drafter, [[turn] for turn in turns], spec, 0.0, Shards(work, "ours"))
     found: dict[Any, list[int]] = {(turn.question_id, turn.turn): [] for turn in turns}
