@@ -132,7 +132,6 @@ class RecommendHeadSpec(Section):
     """Choosing the head to export, and saying which engines serve it."""
 
     engines: list[str]
-    statistics: StatisticsConfig
 
 
 class RivalSpec(Section):
@@ -335,7 +334,7 @@ def export(study: Study, model: str) -> ExportSpec:
 
 def recommend_head(study: Study, model: str) -> RecommendHeadSpec:
     """Return the slice of recommend_head."""
-    return RecommendHeadSpec(engines=list(study.export.engines), statistics=study.statistics)
+    return RecommendHeadSpec(engines=list(study.export.engines))
 
 
 def rival(study: Study, model: str, label: str) -> RivalSpec:

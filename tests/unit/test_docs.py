@@ -127,7 +127,7 @@ def test_every_selector_has_a_row():
     assert set(known_selectors()) <= set(re.findall(r"^\| `(\w+)` \|", section, re.M))
 
 
-@pytest.mark.parametrize("text", blocks("docs/extending.md", "yaml"))
+@pytest.mark.parametrize("text", blocks("docs/extending.md", "yaml") + blocks("docs/serving.md", "yaml"))
 def test_every_config_example_is_valid_over_the_default(text):
     overlay = yaml.safe_load(text)
     registered = {**DEFAULT["models"], **overlay.get("models", {})}
