@@ -20,6 +20,7 @@ include: "rules/drafts.smk"
 include: "rules/acceptance.smk"
 include: "rules/rivals.smk"
 include: "rules/report.smk"
+include: "rules/export.smk"
 
 
 rule all:
@@ -48,3 +49,10 @@ rule report:
         layout.report,
         screenings,
         rival_results,
+
+
+rule export:
+    input:
+        expand(layout.preflight("{model}"), model=study.study.models),
+    shell:
+        "cat {input}"

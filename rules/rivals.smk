@@ -1,27 +1,10 @@
 """Drafters that need no head: measured like the heads, on the same questions."""
 
 
-def rivals_of(model):
-    """The entries of the config that draft for a model."""
-    return [rival for rival in study.rivals if rival.models is None or model in rival.models]
-
-
-def rival_runs(model):
-    """All (drafter, temperature, nodes) that are counted."""
-    temperatures = map(temperature_name, study.acceptance.temperatures)
-    return [(run, t, rival.nodes) for t in temperatures for rival in rivals_of(model) for run in rival.runs()]
-
-
-def timed_rival_runs(model):
-    """All (drafter, temperature, nodes) that are timed: of a drafter's seeds the first."""
-    temperatures = map(temperature_name, study.speed.temperatures)
-    return [(rival.runs()[0], t, rival.nodes) for t in temperatures for rival in rivals_of(model)]
-
-
 def rival_files_of(model):
     """What is measured of a model's rivals."""
-    counted = [layout.acceptance(model, *run, table) for run in rival_runs(model) for table in ("cycles", "turns")]
-    return counted + [layout.speed(model, *run) for run in timed_rival_runs(model)]
+    counted = [layout.acceptance(model, *run, table) for run in rival_runs(study, model) for table in ("cycles", "turns")]
+    return counted + [layout.speed(model, *run) for run in timed_rival_runs(study, model)]
 
 
 def rival_options(wildcards):
@@ -31,11 +14,11 @@ def rival_options(wildcards):
         *(
             f"--acceptance {rival}:{temperature}:{nodes}="
             f"{Path(layout.acceptance(model, rival, temperature, nodes, 'cycles')).parent}"
-            for rival, temperature, nodes in rival_runs(model)
+            for rival, temperature, nodes in rival_runs(study, model)
         ),
         *(
             f"--speed {rival}:{temperature}:{nodes}={layout.speed(model, rival, temperature, nodes)}"
-            for rival, temperature, nodes in timed_rival_runs(model)
+            for rival, temperature, nodes in timed_rival_runs(study, model)
         ),
     ]
 
@@ -89,9 +72,9 @@ rule measure_rival:
     conda:
         "../envs/model.yaml"
     resources:
-        mem_mb=lambda wildcards, attempt: 6000 * attempt,
-        runtime=lambda wildcards, attempt: 240 * attempt,
-        gpu=gpus,
+        mem_mb=memory_of("measure_rival"),
+        runtime=minutes_of("measure_rival"),
+        gpu=gpus_of("measure_rival"),
     params:
         spec=rival_spec("measure_rival"),
         identity=rival_identity("measure_rival"),
@@ -120,9 +103,9 @@ rule time_rival:
         "../envs/model.yaml"
     threads: whole_machine
     resources:
-        mem_mb=lambda wildcards, attempt: 6000 * attempt,
-        runtime=lambda wildcards, attempt: 120 * attempt,
-        gpu=gpus,
+        mem_mb=memory_of("time_rival"),
+        runtime=minutes_of("time_rival"),
+        gpu=gpus_of("time_rival"),
     params:
         spec=rival_spec("time_rival"),
         identity=rival_identity("time_rival"),

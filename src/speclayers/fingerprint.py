@@ -51,7 +51,14 @@ _ANSWERING = (
 )
 _DECODING = (
     *("decoding/plain.py", "decoding/passes.py", "decoding/sampling.py", "decoding/turns.py", "decoding/shards.py"),
-    *("decoding/clock.py", "corpus/chat.py", "corpus/questions.py", "corpus/prompts.py"),
+    *(
+        "decoding/clock.py",
+        "decoding/skipping.py",
+        "decoding/ranges.py",
+        "corpus/chat.py",
+        "corpus/questions.py",
+        "corpus/prompts.py",
+    ),
 )
 _BASELINE = (*_DECODING, "decoding/baseline.py", "decoding/exactness.py")
 _ACCUMULATION = tuple(
@@ -73,6 +80,7 @@ _TRAINING = (
     *(f"drafting/{name}.py" for name in ("processes", "step_sums", "training_log")),
 )
 _DRAFTING = (*_HEAD, "drafting/drafter.py", "drafting/tree.py", "drafting/eagle3.py")
+_EXPORT = ("export/",)
 _RIVAL = (
     "drafting/rival.py",
     "drafting/drafter.py",
@@ -81,7 +89,7 @@ _RIVAL = (
     "targets/block_rows.py",
 )
 """The drafters themselves are added by the workflow, as the selectors are."""
-_ANALYSIS = ("analysis/", "decoding/exactness.py")
+_ANALYSIS = ("analysis/", "decoding/exactness.py", "decoding/skipping.py")
 
 STAGES = {
     "fetch_model": Stage(()),
@@ -107,7 +115,11 @@ STAGES = {
     "choose_questions": Stage(("corpus/questions.py", "corpus/prompts.py", "corpus/bundled/questions.jsonl")),
     "decode_baseline": Stage(_BASELINE, ("target", "choose_questions")),
     "measure_acceptance": Stage((*_DRAFTING, "decoding/", *_DECODING), ("train_draft", "decode_baseline")),
+    "merge_shards": Stage(("decoding/ranges.py",)),
     "measure_speed": Stage((*_DRAFTING, "decoding/", *_DECODING), ("train_draft", "decode_baseline")),
+    "import_draft": Stage((*_EXPORT, *_HEAD)),
+    "recommend_head": Stage((*_EXPORT, *_HEAD, *_ANALYSIS)),
+    "export_draft": Stage((*_EXPORT, *_HEAD, *_ANALYSIS)),
     "measure_rival": Stage((*_RIVAL, "decoding/", *_DECODING), ("decode_baseline",)),
     "time_rival": Stage((*_RIVAL, "decoding/", *_DECODING), ("decode_baseline",)),
     "summarise_model": Stage(_ANALYSIS),

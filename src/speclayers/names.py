@@ -19,6 +19,12 @@ LAYERS_PATTERN = r"l\d\d+(?:-l\d\d+)*"
 HEAD_PATTERN = rf"[a-z0-9]+\.{LAYERS_PATTERN}\.s\d+(?:\.from-{LAYERS_PATTERN}\.p\d\d?)?"
 """Regular expression of a head's name."""
 
+PRETRAINED = "pretrained."
+"""What names of heads trained elsewhere begin with."""
+
+PRETRAINED_PATTERN = r"pretrained\.[a-z0-9][a-z0-9._-]*"
+"""Regular expression of such a name: the entry of the config that describes the head."""
+
 _HEAD_NAME = re.compile(
     rf"^(?P<kind>[a-z0-9]+)\.(?P<layers>{LAYERS_PATTERN})\.s(?P<seed>\d+)"
     rf"(?:\.from-(?P<start>{LAYERS_PATTERN})\.p(?P<percent>\d\d?))?$"

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from speclayers.config import (
     DraftConfig,
     GeometryConfig,
+    PretrainedHead,
     Questions,
     RivalConfig,
     Runtime,
@@ -24,6 +25,7 @@ from speclayers.config import (
     StatisticsConfig,
     Study,
     TrainedSource,
+    nearest,
 )
 from speclayers.errors import UserError
 
@@ -90,6 +92,7 @@ class QuestionsSpec(Section):
 
     questions: Questions
     per_category: int | None
+    per_subcategory: int | None = None
     seed: int
 
 
@@ -116,6 +119,20 @@ class SpeedSpec(Section):
 
     decode: DecodeSpec
     per_category: int
+
+
+class ExportSpec(Section):
+    """Writing a head's folder for an engine."""
+
+    dtype: str
+    speculative_tokens: int
+
+
+class RecommendHeadSpec(Section):
+    """Choosing the head to export, and saying which engines serve it."""
+
+    engines: list[str]
+    statistics: StatisticsConfig
 
 
 class RivalSpec(Section):
@@ -266,7 +283,12 @@ def screen(study: Study, model: str) -> ScreenSpec:
 def questions(study: Study) -> QuestionsSpec:
     """Return the slice of choose_questions."""
     acceptance = study.acceptance
-    return QuestionsSpec(questions=acceptance.questions, per_category=acceptance.per_category, seed=acceptance.seed)
+    return QuestionsSpec(
+        questions=acceptance.questions,
+        per_category=acceptance.per_category,
+        per_subcategory=acceptance.per_subcategory,
+        seed=acceptance.seed,
+    )
 
 
 def baseline(study: Study, model: str) -> BaselineSpec:
@@ -292,6 +314,28 @@ def speed(study: Study, model: str) -> SpeedSpec:
     """Return the slice of measure_speed."""
     timed = decode(study, model).model_copy(update={"max_new_tokens": study.speed.max_new_tokens})
     return SpeedSpec(decode=timed, per_category=study.speed.per_category)
+
+
+def pretrained(study: Study, name: str) -> PretrainedHead:
+    """Return the slice of import_draft: the head's entry.
+
+    Raises:
+        UserError: There is none of this name.
+    """
+    if name not in study.pretrained:
+        raise UserError(f"pretrained: there is no '{name}'{nearest(name, study.pretrained)}")
+    return study.pretrained[name]
+
+
+def export(study: Study, model: str) -> ExportSpec:
+    """Return the slice of export_draft; the engine is a wildcard."""
+    dtype = study.models[model].dtype if study.export.dtype == "target" else study.export.dtype
+    return ExportSpec(dtype=dtype, speculative_tokens=study.export.speculative_tokens)
+
+
+def recommend_head(study: Study, model: str) -> RecommendHeadSpec:
+    """Return the slice of recommend_head."""
+    return RecommendHeadSpec(engines=list(study.export.engines), statistics=study.statistics)
 
 
 def rival(study: Study, model: str, label: str) -> RivalSpec:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from speclayers.names import HeadName, RivalName, is_rival, layers_name
+from speclayers.names import PRETRAINED, HeadName, RivalName, is_rival, layers_name
 
 REFERENCE_KIND = "eagle3"
 """Kind whose layer sets are compared; its sets are labelled by their layers alone."""
@@ -27,12 +27,14 @@ def parse_drafter(name: str) -> DrafterName:
     """Take a drafter's name apart.
 
     Args:
-        name: A trained head's, such as `eagle3.l02-l15-l27.s0`, or that of a drafter without a head, such as `clasp`
-            or `random_skip.s0`.
+        name: A trained head's, such as `eagle3.l02-l15-l27.s0`, `pretrained.` and the name of one trained elsewhere,
+            or that of a drafter without a head, such as `clasp` or `random_skip.s0`.
 
     Raises:
         UserError: It is neither.
     """
+    if name.startswith(PRETRAINED):
+        return DrafterName(PRETRAINED.rstrip("."), None, None, name)
     if is_rival(name):
         rival = RivalName.parse(name)
         return DrafterName(rival.kind, None, rival.seed, rival.label)

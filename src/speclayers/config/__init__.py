@@ -12,6 +12,7 @@ from speclayers.config.acceptance import (
 )
 from speclayers.config.corpus import DatasetPrompts, FilePrompts, SplitConfig
 from speclayers.config.drafts import DraftConfig, Loss, ScreenConfig
+from speclayers.config.export import ExportConfig, PretrainedHead
 from speclayers.config.geometry import (
     DeviceName,
     GeometryConfig,
@@ -30,6 +31,7 @@ __all__ = [
     "DatasetPrompts",
     "DeviceName",
     "DraftConfig",
+    "ExportConfig",
     "FilePrompts",
     "FileQuestions",
     "FolderSource",
@@ -38,6 +40,7 @@ __all__ = [
     "Loss",
     "PackageSource",
     "Preprocessing",
+    "PretrainedHead",
     "Questions",
     "RivalConfig",
     "Runtime",
