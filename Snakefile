@@ -18,6 +18,7 @@ include: "rules/selection.smk"
 include: "rules/screening.smk"
 include: "rules/drafts.smk"
 include: "rules/acceptance.smk"
+include: "rules/rivals.smk"
 include: "rules/report.smk"
 include: "rules/export.smk"
 
@@ -27,6 +28,7 @@ rule all:
     input:
         layout.report,
         screenings,
+        rival_results,
 
 
 rule layers:
@@ -39,12 +41,14 @@ rule acceptance:
     input:
         expand(layout.summary("{model}", "runs"), model=study.study.models),
         screenings,
+        rival_results,
 
 
 rule report:
     input:
         layout.report,
         screenings,
+        rival_results,
 
 
 rule export:

@@ -15,15 +15,33 @@ from speclayers.names import (
     PRETRAINED,
     PRETRAINED_PATTERN,
     HeadName,
+    RivalName,
     layers_name,
     layers_of,
     temperature_name,
 )
 from speclayers.planning.costs import Costs
-from speclayers.planning.fanout import LAYERS_A_PASS, LayerSet, acceptance_runs, moved_heads, speed_runs, trained_heads
+from speclayers.planning.fanout import (
+    LAYERS_A_PASS,
+    LayerSet,
+    acceptance_runs,
+    moved_heads,
+    rival_runs,
+    speed_runs,
+    timed_rival_runs,
+    trained_heads,
+)
 from speclayers.reading import parse_study, refuse_missing_files, refuse_repeated_keys, refuse_unwritable
 from speclayers.errors import UserError
-from speclayers.fingerprint import STAGES, code_hash, fingerprint, selector_files, stage_code
+from speclayers.fingerprint import (
+    STAGES,
+    code_hash,
+    fingerprint,
+    rival_files,
+    rival_needs,
+    selector_files,
+    stage_code,
+)
 from speclayers.layout import GEOMETRY_TABLES, SPLITS, SUMMARY_TABLES, Layout
 from speclayers.machine import ran_on
 from speclayers.files import read_json
@@ -34,6 +52,8 @@ try:
     study = parse_study(config)
     for selector in study.selection.selectors:
         selector_files(selector.name)
+    for rival in study.rivals:
+        rival_files(rival.name)
     refuse_missing_files(study)
     if not any(re.fullmatch(r"--dry-?run|-[a-z]*n[a-z]*", word) for word in sys.argv):  # which writes nothing
         refuse_unwritable(*map(Path, (Layout(study.study.name).root, "logs", ".snakemake")))
@@ -52,20 +72,21 @@ trained = [name for name, model in study.models.items() if isinstance(model.sour
 fetched = [name for name in study.models if name not in trained]
 
 
+def any_of(names):
+    """A wildcard constraint that these names match, and nothing when there are none."""
+    return "|".join(map(re.escape, names)) or r"(?!)"
+
+
 wildcard_constraints:
     model="|".join(map(re.escape, study.models)),
     head=f"{HEAD_PATTERN}|{PRETRAINED_PATTERN}",
     engine="|".join(ENGINES),
+    rival=any_of(str(run) for rival in study.rivals for run in rival.runs()),
     layers=LAYERS_PATTERN,
     split="|".join(SPLITS),
     temperature=r"\d+(\.\d+)?",
     nodes=r"\d+",
     shard=r"\d+",
-
-
-def any_of(names):
-    """A wildcard constraint that these names match, and nothing when there are none."""
-    return "|".join(map(re.escape, names)) or r"(?!)"
 
 
 # files of the person's own that the config names: their contents count, not only their names
@@ -94,13 +115,16 @@ SPECS = {
     "measure_acceptance": specs.decode,
     "measure_speed": specs.speed,
 }
+RIVAL_SPECS = {"measure_rival": specs.rival, "time_rival": specs.timed_rival}
 
 
 def stage_spec(stage, model):
-    """A stage's slice of the config; build_corpus carries its split behind a dot."""
+    """A stage's slice of the config; build_corpus carries its split behind a dot, a rival's stage the rival's label."""
     name, _, split = stage.partition(".")
     if name == "build_corpus":
         return specs.corpus(study, model, split)
+    if name in RIVAL_SPECS:
+        return RIVAL_SPECS[name](study, model, split)
     return SPECS[name](study, model)
 
 
@@ -118,6 +142,9 @@ def identity(stage, model):
     if name == "select_layers":
         named = (selector_files(chosen.name) for chosen in study.selection.selectors)
         upstream += [code_hash(file) for files in named for file in files]
+    if name in RIVAL_SPECS:
+        kind = RivalName.parse(stage.partition(".")[2]).kind
+        upstream += [code_hash(file) for file in rival_files(kind)]
     return fingerprint(stage_spec(stage, model), stage_code(name, script), upstream)
 
 

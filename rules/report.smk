@@ -7,6 +7,7 @@ rule summarise_model:
         unpack(results_of(heads_of)),
         unpack(results_of(screened_heads_of, "screened_")),
         unpack(results_of(moved_heads_of, "moved_")),
+        rivals=lambda wildcards: rival_files_of(wildcards.model),
         unpack(pretrained_results),
         screening=screening_of,
         geometry=expand(layout.geometry("{{model}}", "{table}"), table=GEOMETRY_TABLES),
@@ -31,6 +32,7 @@ rule summarise_model:
         code=study_code("summarise_model"),
         dtype=lambda wildcards: study.models[wildcards.model].dtype,
         options=summary_options,
+        rivals=rival_options,
         geometry=lambda wildcards, input: Path(input.geometry[0]).parent.as_posix(),
         baseline=lambda wildcards: [
             f"--baseline {t}={layout.baseline(wildcards.model, t)}" for t in BASELINES
@@ -39,7 +41,7 @@ rule summarise_model:
     shell:
         "python scripts/summarise_model.py --model {wildcards.model} --fingerprint {params.code} --target {input.target}"
         " --geometry {params.geometry} --selections {input.selections} {params.options}"
-        " {params.baseline} --dtype {params.dtype} --output {params.folder} > {log} 2>&1"
+        " {params.rivals} {params.baseline} --dtype {params.dtype} --output {params.folder} > {log} 2>&1"
 
 
 rule aggregate_study:

@@ -87,6 +87,11 @@ class HeadName(NamedTuple):
         return HeadName(layers=self.start, seed=self.seed, kind=self.kind)
 
 
+def is_rival(text: str) -> bool:
+    """Tell whether a drafter's name is that of one without a head."""
+    return _RIVAL_NAME.match(text) is not None
+
+
 class RivalName(NamedTuple):
     """What identifies a drafter that needs no head.
 

@@ -363,6 +363,16 @@ class Costs:
         cost = self._decoding(model, seconds)
         return cost._replace(memory_mb=cost.memory_mb + weights)
 
+    def _measure_rival(self, wildcards: Mapping[str, str]) -> Cost:
+        acceptance, model = self.study.acceptance, wildcards["model"]
+        plain = self._plain(model, self._turns(acceptance.per_category), acceptance.max_new_tokens)
+        return self._decoding(model, known.RIVAL_PASSES * plain)
+
+    def _time_rival(self, wildcards: Mapping[str, str]) -> Cost:
+        speed, model = self.study.speed, wildcards["model"]
+        plain = self._plain(model, self._turns(speed.per_category), speed.max_new_tokens)
+        return self._decoding(model, (1 + known.RIVAL_PASSES) * plain)
+
     # ------------------------------------------------------------ pages
 
     def _summarise_model(self, wildcards: Mapping[str, str]) -> Cost:

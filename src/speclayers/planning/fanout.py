@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from speclayers.config import Study
-from speclayers.names import HeadName, Layers, temperature_name
+from speclayers.names import HeadName, Layers, RivalName, temperature_name
 
 LAYERS_A_PASS = 40
 """Layers that one run of the target stores at most: their names are one file name."""
@@ -20,9 +20,9 @@ class LayerSet(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A run of a head at a setting, as it is named in paths."""
+    """A run of a drafter at a setting, as it is named in paths."""
 
-    head: HeadName
+    head: HeadName | RivalName
     temperature: str
     nodes: int
 
@@ -70,6 +70,20 @@ def speed_runs(study: Study, heads: Iterable[HeadName]) -> list[Run]:
         for temperature in study.speed.temperatures
         for nodes in study.speed.nodes
     ]
+
+
+def rival_runs(study: Study, model: str) -> list[Run]:
+    """Return all runs of a model's drafters without heads that are counted; each has trees of its own size."""
+    temperatures = [temperature_name(temperature) for temperature in study.acceptance.temperatures]
+    chosen = [rival for rival in study.rivals if rival.models is None or model in rival.models]
+    return [Run(run, t, rival.nodes) for rival in chosen for run in rival.runs() for t in temperatures]
+
+
+def timed_rival_runs(study: Study, model: str) -> list[Run]:
+    """Return those that are timed: of a drafter's seeds the first."""
+    first = {rival.runs()[0] for rival in study.rivals}
+    temperatures = {temperature_name(temperature) for temperature in study.speed.temperatures}
+    return [run for run in rival_runs(study, model) if run.head in first and run.temperature in temperatures]
 
 
 def most_sets(study: Study, model: str) -> list[LayerSet]:
