@@ -19,6 +19,7 @@ include: "rules/screening.smk"
 include: "rules/drafts.smk"
 include: "rules/acceptance.smk"
 include: "rules/report.smk"
+include: "rules/export.smk"
 
 
 rule all:
@@ -44,3 +45,10 @@ rule report:
     input:
         layout.report,
         screenings,
+
+
+rule export:
+    input:
+        expand(layout.preflight("{model}"), model=study.study.models),
+    shell:
+        "cat {input}"

@@ -8,11 +8,24 @@ from pathlib import Path
 
 from speclayers import specs
 from speclayers.config import TrainedSource
-from speclayers.names import HEAD_PATTERN, LAYERS_PATTERN, HeadName, layers_name, layers_of, temperature_name
-from speclayers.reading import parse_study, refuse_missing_files, refuse_repeated_keys
+from speclayers.export.layer_ids import ENGINES
+from speclayers.names import (
+    HEAD_PATTERN,
+    LAYERS_PATTERN,
+    PRETRAINED,
+    PRETRAINED_PATTERN,
+    HeadName,
+    layers_name,
+    layers_of,
+    temperature_name,
+)
+from speclayers.planning.costs import Costs
+from speclayers.planning.fanout import LAYERS_A_PASS, LayerSet, acceptance_runs, moved_heads, speed_runs, trained_heads
+from speclayers.reading import parse_study, refuse_missing_files, refuse_repeated_keys, refuse_unwritable
 from speclayers.errors import UserError
 from speclayers.fingerprint import STAGES, code_hash, fingerprint, selector_files, stage_code
 from speclayers.layout import GEOMETRY_TABLES, SPLITS, SUMMARY_TABLES, Layout
+from speclayers.machine import ran_on
 from speclayers.files import read_json
 
 try:
@@ -22,6 +35,8 @@ try:
     for selector in study.selection.selectors:
         selector_files(selector.name)
     refuse_missing_files(study)
+    if not any(re.fullmatch(r"--dry-?run|-[a-z]*n[a-z]*", word) for word in sys.argv):  # which writes nothing
+        refuse_unwritable(*map(Path, (Layout(study.study.name).root, "logs", ".snakemake")))
 except UserError as error:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(2)
@@ -30,6 +45,8 @@ layout = Layout(study.study.name)
 
 # the jobs' `python` is the one that runs this workflow, whether or not its environment is activated
 os.environ.update(PATH=os.pathsep.join((str(Path(sys.executable).parent), *os.get_exec_path())))
+# a cluster's job reads this file again, on its node: the profile puts what is told there into the job's measurement
+os.environ.update(SPECLAYERS_RAN_ON=ran_on())
 
 trained = [name for name, model in study.models.items() if isinstance(model.source, TrainedSource)]
 fetched = [name for name in study.models if name not in trained]
@@ -37,7 +54,8 @@ fetched = [name for name in study.models if name not in trained]
 
 wildcard_constraints:
     model="|".join(map(re.escape, study.models)),
-    head=HEAD_PATTERN,
+    head=f"{HEAD_PATTERN}|{PRETRAINED_PATTERN}",
+    engine="|".join(ENGINES),
     layers=LAYERS_PATTERN,
     split="|".join(SPLITS),
     temperature=r"\d+(\.\d+)?",
@@ -51,7 +69,7 @@ def any_of(names):
 
 
 # files of the person's own that the config names: their contents count, not only their names
-question_file = [study.acceptance.questions.path] if study.acceptance.questions.source == "file" else []
+question_file = [path] if (path := getattr(study.acceptance.questions, "path", None)) else []
 prompts_file = {
     split: [prompts.path] if prompts.source == "file" else []
     for split, prompts in ((split, getattr(study.corpus, split).prompts) for split in SPLITS)
@@ -138,6 +156,21 @@ def shards_option(wildcards, input):
     return f"--shards {input.shards} --shards-fingerprint {identity('accumulate_gram', wildcards.model)}"
 
 
+# what a job of several that share a run's questions has in its paths, and as options of its script
+SHARDED = study.acceptance.shards > 1
+SHARD = ("{shard}",) if SHARDED else ()
+
+
+def shard_option(wildcards):
+    """The range of questions that is a job's own."""
+    return f"--shard {wildcards.shard} --shards {study.acceptance.shards}" if SHARDED else ""
+
+
+def shard_work(name):
+    """A params function: the work folder of a run, or of a job's own part of it."""
+    return lambda wildcards: layout.work(wildcards.model, "-".join((name, *SHARD)).format(**dict(wildcards.items())))
+
+
 def study_code(stage):
     """Hash of a study-wide stage's code."""
     return stage_code(stage, Path(workflow.basedir, "scripts", f"{stage}.py"))
@@ -161,19 +194,35 @@ PRIORITY = {
 }
 
 
-def gpus(wildcards):
-    """One GPU where the model's device asks for it."""
-    return 0 if study.models[wildcards.model].device == "cpu" else 1
+costs = Costs(study, layout)
 
 
-def gpus_of_teacher(wildcards):
-    """The same for the model that answers."""
-    return 0 if study.models[teacher_of(wildcards.model)].device == "cpu" else 1
+def memory_of(stage):
+    """A resources function: the memory that a job asks for, in MB."""
+    return lambda wildcards, attempt: costs.memory(stage, dict(wildcards), attempt)
 
 
-def gpus_of_gram(wildcards):
-    """One GPU where geometry.device asks for it."""
-    return 0 if study.geometry.device == "cpu" else 1
+def minutes_of(stage):
+    """A resources function: the time that a job asks for."""
+    return lambda wildcards, attempt: costs.minutes(stage, dict(wildcards), attempt)
+
+
+def gpus_of(stage):
+    """A resources function: the GPUs that a job asks for; none where its model's device is the processor."""
+    return lambda wildcards: costs.of(stage, dict(wildcards)).gpus
+
+
+def swarm(stage):
+    """A group function: where many jobs of a stage are short and need no GPU, a cluster may run several as one."""
+
+    def group(wildcards):
+        cost = costs.of(stage, dict(wildcards))
+        return None if cost.gpus or cost.seconds > SHORT_SECONDS else stage
+
+    return group
+
+
+SHORT_SECONDS = 300  # `group-components: measure_acceptance=8` in a profile makes eight of them one; without it none is
 
 
 # torch is wanted there only on a GPU
@@ -186,5 +235,5 @@ def python_of(processes):
 
 
 def whole_machine(wildcards):
-    """Every core that this run has, so that nothing else disturbs a timed job."""
-    return workflow.cores or 8
+    """Every core that this run has, so that nothing else disturbs a timed job; on a cluster, as many as a job asks for."""
+    return workflow.resource_settings.cores or 8  # `workflow.cores` fails where there are only jobs to count

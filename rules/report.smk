@@ -1,14 +1,19 @@
+# that of temperature 0 says which questions were skipped
+BASELINES = list(dict.fromkeys(map(temperature_name, (0.0, *study.acceptance.temperatures))))
+
+
 rule summarise_model:
     input:
         unpack(results_of(heads_of)),
         unpack(results_of(screened_heads_of, "screened_")),
         unpack(results_of(moved_heads_of, "moved_")),
+        unpack(pretrained_results),
         screening=screening_of,
         geometry=expand(layout.geometry("{{model}}", "{table}"), table=GEOMETRY_TABLES),
         selections=layout.selections("{model}"),
         baseline=expand(
             layout.baseline("{{model}}", "{temperature}"),
-            temperature=[temperature_name(t) for t in study.acceptance.temperatures],
+            temperature=BASELINES,
         ),
         target=layout.manifest("{model}"),
     output:
@@ -20,16 +25,15 @@ rule summarise_model:
     conda:
         "../envs/report.yaml"
     resources:
-        mem_mb=lambda wildcards, attempt: 2000 * attempt,
-        runtime=lambda wildcards, attempt: 20 * attempt,
+        mem_mb=memory_of("summarise_model"),
+        runtime=minutes_of("summarise_model"),
     params:
         code=study_code("summarise_model"),
         dtype=lambda wildcards: study.models[wildcards.model].dtype,
         options=summary_options,
         geometry=lambda wildcards, input: Path(input.geometry[0]).parent.as_posix(),
         baseline=lambda wildcards: [
-            f"--baseline {t}={layout.baseline(wildcards.model, t)}"
-            for t in map(temperature_name, study.acceptance.temperatures)
+            f"--baseline {t}={layout.baseline(wildcards.model, t)}" for t in BASELINES
         ],
         folder=lambda wildcards, output: Path(output[0]).parent.as_posix(),
     shell:
@@ -53,8 +57,8 @@ rule aggregate_study:
     conda:
         "../envs/report.yaml"
     resources:
-        mem_mb=lambda wildcards, attempt: 4000 * attempt,
-        runtime=lambda wildcards, attempt: 30 * attempt,
+        mem_mb=memory_of("aggregate_study"),
+        runtime=minutes_of("aggregate_study"),
     params:
         spec=specs.aggregate(study).canonical(),
         code=study_code("aggregate_study"),
@@ -78,8 +82,8 @@ rule render_report:
     conda:
         "../envs/report.yaml"
     resources:
-        mem_mb=lambda wildcards, attempt: 4000 * attempt,
-        runtime=lambda wildcards, attempt: 30 * attempt,
+        mem_mb=memory_of("render_report"),
+        runtime=minutes_of("render_report"),
     params:
         code=study_code("render_report"),
         plotting=[f"{name}={version(name)}" for name in ("altair", "vl-convert-python")],
@@ -101,8 +105,8 @@ rule render_layers:
     conda:
         "../envs/report.yaml"
     resources:
-        mem_mb=lambda wildcards, attempt: 4000 * attempt,
-        runtime=lambda wildcards, attempt: 30 * attempt,
+        mem_mb=memory_of("render_layers"),
+        runtime=minutes_of("render_layers"),
     params:
         spec=specs.aggregate(study).canonical(),
         code=study_code("render_layers"),

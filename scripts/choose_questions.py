@@ -11,8 +11,8 @@ from speclayers.corpus.questions import (
     Question,
     bundled_questions_path,
     choose_questions,
-    fetch_spec_bench,
     read_questions,
+    spec_bench_path,
 )
 from speclayers.files import write_text
 from speclayers.specs import QuestionsSpec, read_spec
@@ -36,10 +36,10 @@ def main() -> None:
     if isinstance(spec.questions, FileQuestions):
         source = Path(spec.questions.path)
     elif isinstance(spec.questions, SpecBenchQuestions):
-        source = fetch_spec_bench(args.downloads)
+        source = spec_bench_path(Path(given) if (given := spec.questions.path) else None, args.downloads)
     else:
         source = bundled_questions_path()
-    chosen = choose_questions(read_questions(source), spec.per_category, spec.seed)
+    chosen = choose_questions(read_questions(source), spec.per_category, spec.seed, spec.per_subcategory)
     write_text(args.output, "".join(map(json_line, chosen)))
 
 

@@ -9,6 +9,7 @@ import torch
 from speclayers import command
 from speclayers.corpus.questions import read_questions
 from speclayers.decoding.baseline import decode_questions, sample_turns
+from speclayers.decoding.ranges import QuestionRange
 from speclayers.decoding.shards import Shards, job_key, to_frame
 from speclayers.decoding.turns import read_turns
 from speclayers.errors import UserError
@@ -27,22 +28,23 @@ def main() -> None:
     arguments.add_argument("--greedy", type=Path, help="table of temperature 0; needed at any other")
     arguments.add_argument("--output", type=Path, required=True, help="table of answers (Parquet)")
     arguments.add_argument("--work", type=Path, required=True, help="folder of shards, so that a killed run continues")
+    command.add_shard(arguments)
     args = arguments.parse_args()
-    spec = read_spec(BaselineSpec, args.spec)
+    spec, own = read_spec(BaselineSpec, args.spec), QuestionRange(args.shard, args.shards)
     torch.set_num_threads(args.threads)
     source = args.questions if args.temperature == 0 else args.greedy
     if source is None:
         raise UserError(f"--greedy: is missing; temperature {args.temperature:g} needs the table of temperature 0")
     target = load_target(args.target, args.model, spec.decode.runtime)
     if args.temperature == 0:
-        questions = read_questions(source)
+        questions = own.of(read_questions(source))
         shards = Shards(args.work, job_key(args.fingerprint, [0.0], [args.target / MANIFEST, source]))
         rows = decode_questions(target, questions, spec, shards)
     else:
-        asked = read_turns(read_table(source, BASELINE))
+        asked = own.of(read_turns(read_table(source, BASELINE)))
         shards = Shards(args.work, job_key(args.fingerprint, [args.temperature], [args.target / MANIFEST, source]))
         rows = sample_turns(target, asked, spec.decode, args.temperature, shards)
-    write_table(args.output, BASELINE, to_frame(rows["baseline"], BASELINE), command.origin(args))
+    write_table(args.output, BASELINE, to_frame(rows["baseline"], BASELINE), own.origin(command.origin(args)))
     shards.remove()
 
 

@@ -8,6 +8,7 @@ import torch
 
 from speclayers import command
 from speclayers.decoding.acceptance import measure_acceptance
+from speclayers.decoding.ranges import QuestionRange
 from speclayers.decoding.shards import Shards, job_key, to_frame
 from speclayers.decoding.turns import read_turns
 from speclayers.drafting.eagle3 import Eagle3Drafter
@@ -30,18 +31,19 @@ def main() -> None:
     arguments.add_argument("--cycles", type=Path, required=True, help="table of verifications to write (Parquet)")
     arguments.add_argument("--turns", type=Path, required=True, help="table of answers to write (Parquet)")
     arguments.add_argument("--work", type=Path, required=True, help="folder of shards, so that a killed run continues")
+    command.add_shard(arguments)
     args = arguments.parse_args()
-    spec = read_spec(DecodeSpec, args.spec)
+    spec, own = read_spec(DecodeSpec, args.spec), QuestionRange(args.shard, args.shards)
     torch.set_num_threads(args.threads)
-    questions = read_turns(read_table(args.baseline, BASELINE))
+    questions = own.of(read_turns(read_table(args.baseline, BASELINE)))
     target = load_target(args.target, args.model, spec.runtime)
     head = load_head(args.head.parent, target)
     drafter = Eagle3Drafter(target, head, TreeShape(args.nodes, spec.depth, spec.top_k), name=args.head.parent.name)
     inputs = [args.target / MANIFEST, args.head, args.head.with_name(CONFIG_FILE), args.baseline]
     shards = Shards(args.work, job_key(args.fingerprint, [args.temperature, args.nodes], inputs))
     rows = measure_acceptance(target, drafter, questions, spec, args.temperature, shards)
-    write_table(args.cycles, CYCLES, to_frame(rows["cycles"], CYCLES), command.origin(args))
-    write_table(args.turns, TURNS, to_frame(rows["turns"], TURNS), command.origin(args))
+    for path, name, table in ((args.cycles, "cycles", CYCLES), (args.turns, "turns", TURNS)):
+        write_table(path, table, to_frame(rows[name], table), own.origin(command.origin(args)))
     shards.remove()
 
 

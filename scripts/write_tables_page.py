@@ -127,7 +127,21 @@ VIEWS = {
         "What the jobs of a rule took, summed. A job that was killed and continued counts only its last run; a job"
         " that the study no longer needs still counts while its measurement lies in `benchmarks/`.",
         (schemas.JOBS,),
-        {"jobs": "Jobs measured."},
+        {
+            "jobs": "Jobs measured.",
+            "gpu_seconds": "Seconds times GPUs asked for; null in measurements without resources.",
+            "gpu_type": "Types of GPU in the jobs' nodes; null where there is none, and outside SLURM.",
+            "tokens": "Tokens of `job_tokens`; null where no table counts them.",
+            "tokens_per_s": "Those over the seconds of their jobs, loading included; too high where a job was"
+            " killed and continued.",
+            "slurm_jobs": "SLURM's ids of the jobs; null outside SLURM.",
+        },
+    ),
+    "job_tokens": View(
+        "Tokens of a job, where the study's tables count them: answered, learnt from in training, or, when timed, both"
+        " the drafter's and plain decoding's.",
+        (schemas.JOBS,),
+        {"tokens": "Tokens."},
     ),
     "provenance": View(
         "All facts, and the fingerprints of acceptance runs and heads.",
@@ -164,7 +178,7 @@ SUMMARY_INTRO = f"""\
 Rule `summarise_model` unites one model's tables in `{LAYOUT.summary("{model}", "{table}")}`:
 the same rows, with columns in front that place them in the study. `study.duckdb` holds each table under the
 name given here, over all models. `geometry_gram` leaves out the rows of pairs of blocks, which only the
-selection's half-samples use. `heads` and `runs` are made anew.
+selection's half-samples use. `heads`, `runs` and `skipped_questions` are made anew.
 
 The columns in front:
 """

@@ -23,6 +23,8 @@ from speclayers.targets.manifest import Manifest, read_manifest
 
 CATEGORIES = ("writing", "translation", "summarization", "qa", "math_reasoning", "rag")
 STUDY = "made-up"
+UNSKIPPED = (None, None, 0.0, 0, None)
+"""What a cycle's row holds of skipped layers where a head drafts."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class MadeUpModel:
         temperatures: Temperatures measured.
         nodes: Tree sizes measured.
         questions: Questions, spread over the categories; none when 0.
+        skipped: Questions that are too long for it.
         different_turns: Turns at T=0 whose ids differ from plain decoding's.
         pinned: Sets of the selector `pinned`, chosen and not trained.
         dtype: Precision of the forward passes.
@@ -62,6 +65,7 @@ class MadeUpModel:
     temperatures: Sequence[float] = (0.0, 1.0)
     nodes: Sequence[int] = (30,)
     questions: int = 12
+    skipped: int = 0
     different_turns: int = 0
     pinned: Sequence[Sequence[int]] = ()
     dtype: str = "float32"
@@ -367,7 +371,12 @@ def _write_baseline(where: Layout, made_up: MadeUpModel, temperature: float) -> 
     rows = []
     for question, category, turn in _turns(made_up):
         ids = _answer(question, turn)
-        rows.append((question, category, turn, [1, 2, 3], ids, [2.0] * len(ids), None if temperature else True))
+        rows.append(
+            (question, category, turn, [1, 2, 3], 50, 2048, ids, [2.0] * len(ids), None if temperature else True)
+        )
+    rows += [
+        (900 + i, "rag", 0, [1] * 3000, 3047, 2048, [], [], None) for i in range(0 if temperature else made_up.skipped)
+    ]
     frame = pd.DataFrame(rows, columns=[column.name for column in tables.BASELINE.columns])
     path = Path(where.baseline(made_up.name, str(temperature)))
     write_table(path, tables.BASELINE, frame, origin(made_up.name))
@@ -386,7 +395,7 @@ def _write_acceptance(
             reached = int(np.argmin(np.append(rng.random(6) < probability + ease, False)))
             emitted = min(reached + 1, left)
             cut = emitted < reached + 1
-            cycles.append((question, category, turn, cycle, run.nodes - 1, reached, emitted, cut, 6, 6, 6))
+            cycles.append((question, category, turn, cycle, run.nodes - 1, reached, emitted, cut, 6, 6, 6, *UNSKIPPED))
             left, cycle = left - emitted, cycle + 1
         differs = run.temperature == 0 and place < made_up.different_turns
         ids = [*ids[:5], 1, *ids[6:]] if differs else ids

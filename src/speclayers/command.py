@@ -33,6 +33,12 @@ def add_activations(arguments: argparse.ArgumentParser) -> None:
     arguments.add_argument("--activations-fingerprint", required=True, help="fingerprint that this dump must have")
 
 
+def add_shard(arguments: argparse.ArgumentParser) -> None:
+    """Add the options of a script that may do a part of the questions."""
+    arguments.add_argument("--shard", type=int, default=0, help="number of this job's range of questions, from 0")
+    arguments.add_argument("--shards", type=int, default=1, help="how many jobs share the questions")
+
+
 def activations_origin(arguments: argparse.Namespace) -> Origin:
     """Return the model and fingerprint that the dump must have."""
     return Origin(model=arguments.model, fingerprint=arguments.activations_fingerprint)

@@ -51,7 +51,14 @@ _ANSWERING = (
 )
 _DECODING = (
     *("decoding/plain.py", "decoding/passes.py", "decoding/sampling.py", "decoding/turns.py", "decoding/shards.py"),
-    *("decoding/clock.py", "corpus/chat.py", "corpus/questions.py", "corpus/prompts.py"),
+    *(
+        "decoding/clock.py",
+        "decoding/skipping.py",
+        "decoding/ranges.py",
+        "corpus/chat.py",
+        "corpus/questions.py",
+        "corpus/prompts.py",
+    ),
 )
 _BASELINE = (*_DECODING, "decoding/baseline.py", "decoding/exactness.py")
 _ACCUMULATION = tuple(
@@ -73,7 +80,16 @@ _TRAINING = (
     *(f"drafting/{name}.py" for name in ("processes", "step_sums", "training_log")),
 )
 _DRAFTING = (*_HEAD, "drafting/drafter.py", "drafting/tree.py", "drafting/eagle3.py")
-_ANALYSIS = ("analysis/", "decoding/exactness.py")
+_EXPORT = ("export/",)
+_RIVAL = (
+    "drafting/rival.py",
+    "drafting/drafter.py",
+    "drafting/tree.py",
+    "targets/skipping.py",
+    "targets/block_rows.py",
+)
+"""The drafters themselves are added by the workflow, as the selectors are."""
+_ANALYSIS = ("analysis/", "decoding/exactness.py", "decoding/skipping.py")
 
 STAGES = {
     "fetch_model": Stage(()),
@@ -99,7 +115,13 @@ STAGES = {
     "choose_questions": Stage(("corpus/questions.py", "corpus/prompts.py", "corpus/bundled/questions.jsonl")),
     "decode_baseline": Stage(_BASELINE, ("target", "choose_questions")),
     "measure_acceptance": Stage((*_DRAFTING, "decoding/", *_DECODING), ("train_draft", "decode_baseline")),
+    "merge_shards": Stage(("decoding/ranges.py",)),
     "measure_speed": Stage((*_DRAFTING, "decoding/", *_DECODING), ("train_draft", "decode_baseline")),
+    "import_draft": Stage((*_EXPORT, *_HEAD)),
+    "recommend_head": Stage((*_EXPORT, *_HEAD, *_ANALYSIS)),
+    "export_draft": Stage((*_EXPORT, *_HEAD, *_ANALYSIS)),
+    "measure_rival": Stage((*_RIVAL, "decoding/", *_DECODING), ("decode_baseline",)),
+    "time_rival": Stage((*_RIVAL, "decoding/", *_DECODING), ("decode_baseline",)),
     "summarise_model": Stage(_ANALYSIS),
     "aggregate_study": Stage(_ANALYSIS),
     "render_report": Stage(_ANALYSIS),
@@ -143,23 +165,62 @@ def selector_files(name: str) -> list[Path]:
     Raises:
         UserError: There is no selector of this name, or its file is no valid Python.
     """
-    path = PACKAGE / "selection" / "selectors" / f"{name}.py"
+    path = _plugin("selection/selectors", name, "selection.selectors: there is no selector")
+    return _with_imports(path, "speclayers.selection.selectors", "selector")
+
+
+def rival_files(name: str) -> list[Path]:
+    """Return the file of a drafter that needs no head, and all of the drafting package that it builds on.
+
+    Raises:
+        UserError: There is no such drafter, or a file is no valid Python.
+    """
+    path = _plugin("drafting/rivals", name, "rivals: there is no drafter")
+    return _with_imports(path, "speclayers.drafting", "drafter")
+
+
+def rival_needs(name: str) -> tuple[str, ...]:
+    """Return what the workflow makes for a drafter before it is measured: the literal NEEDS in its file.
+
+    Raises:
+        UserError: As `rival_files`.
+    """
+    for node in _parsed(rival_files(name)[0], "drafter").body:
+        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["NEEDS"]:
+            return tuple(ast.literal_eval(node.value))
+    return ()
+
+
+def _plugin(folder: str, name: str, missing: str) -> Path:
+    path = PACKAGE / folder / f"{name}.py"
     if not path.is_file():
         known = sorted(other.stem for other in path.parent.glob("[!_]*.py"))
         hint = nearest(name, known) or f"; known are {', '.join(known)}"
-        raise UserError(f"selection.selectors: there is no selector '{name}'{hint}")
+        raise UserError(f"{missing} '{name}'{hint}")
+    return path
+
+
+def _with_imports(start: Path, package: str, what: str) -> list[Path]:
+    """Return a plugin's file and the files of a package that it imports, at any distance."""
+    found, queue = list[Path](), [start]
+    while queue:
+        path = queue.pop()
+        if path in found:
+            continue
+        found.append(path)
+        nodes = [node for node in ast.walk(_parsed(path, what)) if isinstance(node, ast.ImportFrom)]
+        named = {name for node in nodes for name in (node.module, *(f"{node.module}.{a.name}" for a in node.names))}
+        inside = sorted(name for name in named if name and name.startswith(f"{package}."))
+        files = (PACKAGE.joinpath(*name.split(".")[1:]).with_suffix(".py") for name in inside)
+        queue += [file for file in files if file.is_file()]  # a name in a module is none
+    return found
+
+
+def _parsed(path: Path, what: str) -> ast.Module:
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        return ast.parse(path.read_text(encoding="utf-8"))
     except SyntaxError as error:
-        raise UserError(f"{path}:{error.lineno}: {error.msg}; mend the selector's file") from None
-    package = "speclayers.selection.selectors"
-    imported = [
-        alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module == package
-        for alias in node.names
-    ]
-    return [path, *(file for other in imported for file in selector_files(other))]
+        raise UserError(f"{path}:{error.lineno}: {error.msg}; mend the {what}'s file") from None
 
 
 @cache

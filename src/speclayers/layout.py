@@ -16,7 +16,7 @@ GEOMETRY_TABLES = (
 SPLITS = ("calibration", "training")
 SUMMARY_TABLES = (
     *(f"geometry_{name}" for name in GEOMETRY_TABLES),
-    *("selections", "screening", "heads", "training", "turns", "cycles", "speed", "runs"),
+    *("selections", "screening", "heads", "training", "turns", "cycles", "speed", "runs", "skipped_questions"),
 )
 
 
@@ -110,13 +110,40 @@ class Layout:
         """A file of a trained head: model.safetensors, config.json or training.parquet."""
         return f"{self.model(model)}/heads/{head}/{file}"
 
+    def exports(self, model: str) -> str:
+        """Folder of a model's exported heads."""
+        return f"{self.model(model)}/exports"
+
+    def exported(self, model: str, head: str, engine: str) -> str:
+        """A head's folder for an engine."""
+        return f"{self.exports(model)}/{head}/{engine}"
+
+    def recommended_head(self, model: str, suffix: str = "json") -> str:
+        """The head to export, and which engines serve it: read after its checkpoint; txt: in words."""
+        return f"{self.exports(model)}/recommended.{suffix}"
+
+    def preflight(self, model: str) -> str:
+        """The same words, written when all folders are there."""
+        return f"{self.exports(model)}/preflight.txt"
+
     def baseline(self, model: str, temperature: str) -> str:
         """Plain decoding's answers."""
         return f"{self.model(model)}/baseline/T{temperature}.parquet"
 
+    def baseline_shard(self, model: str, temperature: str, shard: str | int) -> str:
+        """One job's range of plain decoding's answers, where several jobs share the questions."""
+        return f"{self.model(model)}/baseline/shards/T{temperature}/{shard}.parquet"
+
     def acceptance(self, model: str, head: str, temperature: str, nodes: str | int, table: str) -> str:
         """Table `cycles` or `turns` of an acceptance run."""
         return f"{self.model(model)}/acceptance/{head}/T{temperature}-n{nodes}/{table}.parquet"
+
+    def acceptance_shard(
+        self, model: str, head: str, temperature: str, nodes: str | int, table: str, shard: str | int
+    ) -> str:
+        """One job's range of an acceptance run's table, where several jobs share the questions."""
+        folder = f"{self.model(model)}/acceptance/{head}/T{temperature}-n{nodes}"
+        return f"{folder}/shards/{shard}/{table}.parquet"
 
     def speed(self, model: str, head: str, temperature: str, nodes: str | int) -> str:
         """Table of a timed run."""

@@ -19,9 +19,22 @@ LAYERS_PATTERN = r"l\d\d+(?:-l\d\d+)*"
 HEAD_PATTERN = rf"[a-z0-9]+\.{LAYERS_PATTERN}\.s\d+(?:\.from-{LAYERS_PATTERN}\.p\d\d?)?"
 """Regular expression of a head's name."""
 
+PRETRAINED = "pretrained."
+"""What names of heads trained elsewhere begin with."""
+
+PRETRAINED_PATTERN = r"pretrained\.[a-z0-9][a-z0-9._-]*"
+"""Regular expression of such a name: the entry of the config that describes the head."""
+
 _HEAD_NAME = re.compile(
     rf"^(?P<kind>[a-z0-9]+)\.(?P<layers>{LAYERS_PATTERN})\.s(?P<seed>\d+)"
     rf"(?:\.from-(?P<start>{LAYERS_PATTERN})\.p(?P<percent>\d\d?))?$"
+)
+
+RIVAL_KIND_PATTERN, RIVAL_VARIANT_PATTERN = r"[a-z][a-z0-9_]*", r"[a-z0-9]+(?:-[a-z0-9]+)*"
+"""Regular expressions of the parts of a rival's name."""
+
+_RIVAL_NAME = re.compile(
+    rf"^(?P<kind>{RIVAL_KIND_PATTERN})(?:-(?P<variant>{RIVAL_VARIANT_PATTERN}))?(?:\.s(?P<seed>\d+))?$"
 )
 
 Layers = tuple[int, ...]
@@ -72,6 +85,43 @@ class HeadName(NamedTuple):
     def origin(self) -> HeadName:
         """Return the head whose weights it started from: same kind and seed, other layers."""
         return HeadName(layers=self.start, seed=self.seed, kind=self.kind)
+
+
+class RivalName(NamedTuple):
+    """What identifies a drafter that needs no head.
+
+    Args:
+        kind: Drafter, such as clasp.
+        variant: Tells apart several of one kind; None where there is but one.
+        seed: Seed of what it draws at random; None where it draws nothing.
+    """
+
+    kind: str
+    variant: str | None = None
+    seed: int | None = None
+
+    @property
+    def label(self) -> str:
+        """The name without its seed: clasp, clasp-interval4."""
+        return self.kind if self.variant is None else f"{self.kind}-{self.variant}"
+
+    def __str__(self) -> str:
+        """Return the name as it stands in paths: clasp, clasp-interval4, random_skip.s0."""
+        return self.label if self.seed is None else f"{self.label}.s{self.seed}"
+
+    @classmethod
+    def parse(cls, text: str) -> RivalName:
+        """Read a name back.
+
+        Raises:
+            UserError: The text is no such name.
+        """
+        match = _RIVAL_NAME.match(text)
+        if match is None:
+            raise UserError(
+                f"'{text}' is no drafter's name; expected the form clasp, clasp-interval4 or random_skip.s0"
+            )
+        return cls(match["kind"], match["variant"], None if match["seed"] is None else int(match["seed"]))
 
 
 def layers_name(layers: tuple[int, ...] | list[int]) -> str:

@@ -294,7 +294,9 @@ BASELINE = Table(
         Column("category", _str, "", "Category of the question."),
         Column("turn", _i32, "", "Turn, from 0."),
         Column("prompt_ids", _ids, "", "Rendered prompt, as token ids."),
-        Column("output_ids", _ids, "", "Plain decoding's answer, as token ids."),
+        Column("positions", _i32, "tokens", "Positions that prompt, longest answer and deepest drafted path take."),
+        Column("limit", _i32, "tokens", "Those the model has. Where it has fewer, the whole question is skipped."),
+        Column("output_ids", _ids, "", "Plain decoding's answer, as token ids; empty where the question is skipped."),
         Column("top2_margin", pa.list_(pa.float32()), "", "Gap of the two highest logits at each answered token."),
         Column("equals_generate", _bool, "", "Whether transformers' generate gives the same ids; null when not asked."),
     ),
@@ -314,8 +316,15 @@ CYCLES = Table(
         ),
         Column("cut_by_budget", _bool, "", "Whether the token budget cut the cycle; such cycles are left out of τ."),
         Column("draft_forwards", _i32, "", "Forward passes of the drafter."),
-        Column("layer_forwards", _i32, "", "Decoder-layer passes of the drafter."),
+        Column("layer_forwards", _f64, "", "Decoder-layer passes of the drafter; attention or MLP alone counts half."),
         Column("depth", _i32, "tokens", "Longest drafted path."),
+        Column("skipped_attention", _layers, "", "Blocks whose attention drafting skipped; null for other drafters."),
+        Column("skipped_mlp", _layers, "", "Blocks whose MLP drafting skipped; null for other drafters."),
+        Column("search_layer_forwards", _f64, "", "Decoder-layer passes spent on looking for layers to skip."),
+        Column("search_rows", _i64, "", "States run over in them."),
+        Column(
+            "search_score", _f64, "", "What that search reached: cosine (clasp), matchness (swift); null when none."
+        ),
     ),
 )
 

@@ -18,6 +18,7 @@ from speclayers.decoding import acceptance, baseline
 from speclayers.decoding.acceptance import measure_acceptance
 from speclayers.decoding.baseline import decode_questions, sample_turns
 from speclayers.decoding.exactness import Agreement, compare, require_exact
+from speclayers.decoding.ranges import QuestionRange, merge_shards
 from speclayers.decoding.shards import Shards, job_key, to_frame
 from speclayers.decoding.speed import first_of_each_category, measure_speed
 from speclayers.decoding.turns import Turn, read_turns
@@ -145,10 +146,13 @@ def test_above_temperature_0_there_is_nothing_to_agree_with(target, drafter, gre
     assert read_table(path, TURNS).identical_to_greedy.isna().all()
 
 
-def written(rows, folder):
+ORIGIN = Origin("tiny", "f")
+
+
+def written(rows, folder, origin=ORIGIN):
     folder.mkdir()
     for name, table in (("cycles", CYCLES), ("turns", TURNS)):
-        write_table(folder / name, table, to_frame(rows[name], table), Origin("tiny", "f"))
+        write_table(folder / name, table, to_frame(rows[name], table), origin)
     return [(folder / name).read_bytes() for name in ("cycles", "turns")]
 
 
@@ -171,6 +175,34 @@ def test_a_killed_run_continues_and_ends_in_the_same_bytes(target, drafter, gree
     again = written(measured(target, drafter, turns, tmp_path / "b", temperature), tmp_path / "resumed")
     assert again == whole
     assert len(decoded) == 3 + 3, "the first question is not decoded twice, the second from its first turn on"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_run_shared_out_over_jobs_gives_the_same_bytes(target, drafter, greedy, tmp_path, temperature):
+    turns = read_turns(greedy)
+    whole = written(measured(target, drafter, turns, tmp_path / "a", temperature), tmp_path / "whole")
+    jobs = [QuestionRange(index, 3) for index in range(3)]
+    for job in reversed(jobs):
+        rows = measured(target, drafter, job.of(turns), tmp_path / f"w{job.index}", temperature)
+        written(rows, tmp_path / f"{job.index}", job.origin(ORIGIN))
+    for name, table, expected in (("cycles", CYCLES, whole[0]), ("turns", TURNS, whole[1])):
+        shards = [tmp_path / f"{job.index}" / name for job in jobs]
+        merge_shards(shards, table, tmp_path / name, ORIGIN)
+        assert (tmp_path / name).read_bytes() == expected
+        with pytest.raises(UserError, match="fingerprint is 'f/2-of-3', expected 'f/0-of-3'"):
+            merge_shards(shards[::-1], table, tmp_path / "wrong", ORIGIN)
+    assert not (tmp_path / "wrong").exists()
+
+
+def test_ranges_hold_every_question_once_and_more_jobs_than_questions_are_refused():
+    for count in range(1, 8):
+        ranges = [QuestionRange(index, count).of(range(7)) for index in range(count)]
+        assert [item for one in ranges for item in one] == list(range(7))
+        assert max(map(len, ranges)) - min(map(len, ranges)) <= 1
+    with pytest.raises(UserError, match=r"acceptance\.shards: 8 jobs for 7 questions"):
+        QuestionRange(0, 8).of(range(7))
+    with pytest.raises(UserError, match="--shard: found 3, expected 0 to 2"):
+        QuestionRange(3, 3).of(range(7))
 
 
 def test_shards_of_other_settings_are_not_used(tmp_path):
@@ -257,11 +289,33 @@ def test_a_question_too_long_for_the_context_is_refused_before_the_run(target, d
         measured(target, drafter, turns, tmp_path / "work")
 
 
-def test_plain_decoding_refuses_what_drafting_could_not_hold(target, tmp_path, monkeypatch):
-    monkeypatch.setattr(baseline, "decode_plain", lambda *_: pytest.fail("nothing may be decoded"))
-    questions = [*QUESTIONS, Question(12, "qa", "qa", ("x" * 600,), ())]
-    with pytest.raises(UserError, match="question 12, turn 0: its prompt of"):
-        decode_questions(target, questions, CHECKED, Shards(tmp_path / "work", "key"))
+def test_a_question_too_long_for_the_context_is_skipped_whole_by_everyone(target, drafter, greedy, tmp_path, caplog):
+    # the prompt of `user` and `assistant` takes 18 tokens more; 10 and depth 3 leave 500 of 512 positions
+    fits, long = (Question(i, "rag", "rag", ("Why?", "x" * n), ()) for i, n in ((11, 400), (12, 480)))
+    shards = Shards(tmp_path / "work", "key")
+    rows = decode_questions(target, [*QUESTIONS, long, fits], CHECKED, shards)["baseline"]
+    (row,) = [row for row in rows if row["question_id"] == 12]
+    assert (row["turn"], row["output_ids"], row["limit"]) == (1, [], 512)
+    assert row["positions"] == len(row["prompt_ids"]) + 10 - 1 + 3 > 512
+    assert f"question 12, turn 1: needs {row['positions']} positions of 512: the question is skipped" in caplog.text
+    table = to_frame(rows, BASELINE)
+    turns = read_turns(table)
+    assert [asked[0].question_id for asked in turns] == [3, 8, 9, 11]
+    assert [turn["question_id"] for turn in measured(target, drafter, turns, tmp_path / "a")["turns"]] == [
+        *(3, 8, 8, 9),
+        *(11, 11),
+    ]
+    assert read_turns(table[table.question_id != 11])[:3] == read_turns(greedy)
+    with pytest.raises(UserError, match="no question fits into the model's context"):
+        read_turns(table[table.question_id == 12])
+
+
+def test_a_short_attention_window_limits_like_a_short_context(tiny_target, tmp_path):
+    target = tiny_target("gemma2")
+    target.model.config.sliding_window = 64
+    rows = decode_questions(target, [QUESTIONS[0], QUESTIONS[1]], CHECKED, Shards(tmp_path / "w", "key"))["baseline"]
+    assert {row["limit"] for row in rows} == {64}
+    assert [(row["question_id"], row["turn"]) for row in rows if row["positions"] > 64] == [(8, 1)]
 
 
 def test_logits_that_are_not_finite_name_the_question(target, drafter, greedy, tmp_path):
@@ -325,6 +379,20 @@ def test_scripts_write_their_tables(tiny_target, tmp_path, monkeypatch):
     run_script("decode_baseline.py", monkeypatch, **plain, temperature="0.0", output=greedy)
     run_script("decode_baseline.py", monkeypatch, **plain, temperature="1.0", greedy=greedy, output=sampled)
     assert len(read_table(sampled, BASELINE)) == len(read_table(greedy, BASELINE)) == 7
+    for shard in range(2):
+        run_script(
+            "decode_baseline.py",
+            monkeypatch,
+            **plain,
+            temperature=0,
+            output=tmp_path / f"{shard}",
+            shard=shard,
+            shards=2,
+        )
+    jobs = ["--baseline", tmp_path / "merged", tmp_path / "0", tmp_path / "1"]
+    monkeypatch.setattr(sys, "argv", ["x", "--model", "tiny", "--fingerprint", "f00", *map(str, jobs)])
+    runpy.run_path(str(SCRIPTS / "merge_shards.py"), run_name="__main__")
+    assert (tmp_path / "merged").read_bytes() == greedy.read_bytes()
 
     save_head(tmp_path / "eagle3.x.s0", make_head(target))
     head = {"target": folder, "head": tmp_path / "eagle3.x.s0" / "model.safetensors", "baseline": greedy, "nodes": 8}

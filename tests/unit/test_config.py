@@ -2,6 +2,8 @@
 
 import copy
 import json
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from speclayers.config import Section, Study
 from speclayers.errors import UserError
 from speclayers.layout import Layout
 from speclayers.names import HeadName, layers_name, layers_of, temperature_name
-from speclayers.reading import parse_study, refuse_missing_files, refuse_repeated_keys
+from speclayers.reading import parse_study, refuse_missing_files, refuse_repeated_keys, refuse_unwritable
 
 ROOT = Path(__file__).parents[2]
 DEFAULT = yaml.safe_load((ROOT / "config.yaml").read_text())
@@ -100,6 +102,8 @@ def test_a_model_name_that_is_no_plain_folder_name_is_refused(name):
         ({"acceptance": {"temperatures": [-1]}}, "acceptance.temperatures.0"),
         ({"acceptance": {"nodes": [1]}}, "acceptance.nodes.0"),
         ({"acceptance": {"nodes": [6], "depth": 6}}, "acceptance.depth"),
+        ({"acceptance": {"shards": 0}}, "acceptance.shards"),
+        ({"acceptance": {"per_subcategory": 2}}, "per_subcategory: found 2 beside per_category 2"),
         ({"speed": {"nodes": [31]}}, "speed.nodes: 31"),
         ({"speed": {"seeds": [4]}}, "speed.seeds: 4"),
         ({"draft": {"norm_before_fc": True, "fc_norm": True}}, "norm_before_fc and fc_norm are both true"),
@@ -186,6 +190,10 @@ def test_what_yaml_would_silently_drop_is_refused(tmp_path, text, told):
     [
         (
             {"acceptance": {"questions": {"source": "file", "path": "gone"}}},
+            "acceptance.questions.path: gone is no file",
+        ),
+        (
+            {"acceptance": {"questions": {"source": "spec_bench", "path": "gone"}}},
             "acceptance.questions.path: gone is no file",
         ),
         (
@@ -320,3 +328,31 @@ def test_settings_of_the_sweep_and_the_dump_leave_the_geometry_alone():
     assert specs.geometry(shared, model) == specs.geometry(base, model).model_copy(update={"information_flow": True})
     kept = parse_study(merged({"geometry": {"keep_share": 0.5, "turning_score": "novelty"}}))
     assert specs.sweep(kept, model) == specs.sweep(base, model)
+
+
+@pytest.fixture
+def nobody():
+    """Rights of no one in particular, also where the tests run as root, who may write everywhere."""
+    was = os.geteuid()
+    if was == 0:
+        os.seteuid(65534)
+    yield
+    os.seteuid(was)
+
+
+@pytest.fixture
+def readable():
+    """A folder that everyone may read and search; pytest's own lie below one that only its owner may."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        Path(folder, "open").mkdir()
+        Path(folder, "open").chmod(0o777)
+        Path(folder, "closed").mkdir()
+        Path(folder, "closed").chmod(0o555)
+        yield Path(folder)
+
+
+def test_a_folder_that_may_not_be_written_is_told(readable, nobody):
+    refuse_unwritable(readable / "open/results/smoke")
+    with pytest.raises(UserError, match=r"closed/smoke/: you may not write into \S+/closed; expected a folder of your"):
+        refuse_unwritable(readable / "closed/smoke")

@@ -12,11 +12,13 @@ import pytest
 from speclayers.corpus.questions import (
     CATEGORIES,
     MT_BENCH_SUBCATEGORIES,
+    SPEC_BENCH_SHA256,
     Question,
     bundled_questions_path,
     choose_questions,
     fetch_spec_bench,
     read_questions,
+    spec_bench_path,
 )
 from speclayers.errors import UserError
 
@@ -69,6 +71,15 @@ def test_a_choice_depends_on_the_seed_and_not_on_the_order(bundled: list[Questio
     shuffled = random.Random(0).sample(bundled, len(bundled))
     assert choose_questions(shuffled, 4, seed=3) == choose_questions(bundled, 4, seed=3)
     assert choose_questions(bundled, 4, seed=4) != choose_questions(bundled, 4, seed=3)
+
+
+def test_a_choice_by_subcategory_takes_as_many_of_each_of_thirteen(bundled: list[Question]) -> None:
+    chosen = choose_questions(bundled, None, seed=0, per_subcategory=2)
+    assert Counter(question.subcategory for question in chosen) == dict.fromkeys(
+        (*MT_BENCH_SUBCATEGORIES, *CATEGORIES[1:]), 2
+    )
+    assert set(choose_questions(bundled, None, seed=0, per_subcategory=1)) < set(chosen)
+    assert {q for q in choose_questions(bundled, 2, seed=0) if q.category != "mt_bench"} < set(chosen)
 
 
 def test_a_choice_is_the_same_on_every_machine(bundled: list[Question]) -> None:
@@ -159,6 +170,16 @@ def test_a_damaged_file_is_replaced(tmp_path: Path) -> None:
     (folder / "question.jsonl").write_text("half a li", encoding="utf-8")
     assert fetch_spec_bench(folder, url, sha256).read_text(encoding="utf-8") == text
     assert [path.name for path in folder.iterdir()] == ["question.jsonl"]
+
+
+def test_the_official_file_by_its_path_is_checked(tmp_path: Path) -> None:
+    _, sha256, _ = served(tmp_path)
+    path = tmp_path / "served.jsonl"
+    assert spec_bench_path(path, tmp_path / "downloads", sha256) == path
+    with pytest.raises(UserError, match=rf"served\.jsonl: has the SHA-256 {sha256}, expected {SPEC_BENCH_SHA256}"):
+        spec_bench_path(path, tmp_path / "downloads")
+    with pytest.raises(UserError, match="gone: cannot be read"):
+        spec_bench_path(tmp_path / "gone", tmp_path / "downloads")
 
 
 def test_a_failed_download_says_where_to_put_the_file(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from speclayers.analysis import inputs
 from speclayers.analysis.answer import answer
 from speclayers.analysis.drafters import parse_drafter
 from speclayers.analysis.estimates import Measured, align, estimate_differences
+from speclayers.analysis.page_tables import skipped_questions
 from speclayers.analysis.provenance import read_jobs
 from speclayers.analysis.schemas import ESTIMATES, SUMMARIES
 from speclayers.analysis.statistics import Counts, Resampling
@@ -93,7 +94,9 @@ def test_an_option_given_twice_is_refused():
 def test_every_summary_table_has_a_schema_and_is_written(tmp_path):
     assert set(SUMMARIES) == set(SUMMARY_TABLES)
     write_summary(
-        write_model(tmp_path, dataclasses.replace(TINY, screened=True)), tmp_path / "summary", origin(TINY.name)
+        write_model(tmp_path, dataclasses.replace(TINY, screened=True, skipped=1)),
+        tmp_path / "summary",
+        origin(TINY.name),
     )
     for name in SUMMARY_TABLES:
         assert len(read_table(tmp_path / "summary" / f"{name}.parquet", SUMMARIES[name]))
@@ -193,6 +196,24 @@ def test_moved_heads_are_compared_with_scratch_and_with_nothing_else(tmp_path):
     tau = pd.concat([found.tau, found.moved]).set_index("layer_set")["tau_question"]
     assert rows.loc[untouched, "difference"] == pytest.approx(tau[untouched] - tau["l04-l08-l11"])
     assert found.training["drafter"].str.contains("from-").sum() == 0
+
+
+def test_questions_too_long_for_the_model_are_counted_and_listed(tmp_path):
+    with new_database(tmp_path / "study.duckdb", threads=1) as connection:
+        models = dataclasses.replace(TINY, skipped=3), dataclasses.replace(SEEDED, name="roomy")
+        build_study(connection, **write_study(tmp_path, *models, resamples=100))
+        found = read_study(connection)
+    assert found.skipped["model"].tolist() == ["tiny-qwen3"] * 3
+    assert found.skipped.iloc[0][["question_id", "prompt_tokens", "positions", "limit"]].tolist() == [
+        900,
+        3000,
+        3047,
+        2048,
+    ]
+    assert found.tau.groupby("model")["skipped"].unique().map(list).to_dict() == {"tiny-qwen3": [3], "roomy": [0]}
+    assert set(found.runs["exactness"]) == {"exact", "not applicable"}
+    assert "3 questions too long for tiny-qwen3 left out for every drafter" in answer(found).caveat
+    assert skipped_questions(found).rows[0] == ["tiny-qwen3", "900", "rag", "0", "3000", "3047", "2048"]
 
 
 def test_a_run_that_misses_a_turn_is_refused(tmp_path):
@@ -480,6 +501,33 @@ def test_a_broken_measurement_is_told_by_its_line(tmp_path):
     (tmp_path / "rule" / "all.jsonl").write_text('{"s": 1.0}\nnonsense\n')
     with pytest.raises(UserError, match="line 2 is no measurement"):
         read_jobs(tmp_path, ["m"])
+
+
+def test_costs_join_tokens_gpus_and_slurms_ids_to_their_jobs(tmp_path):
+    arguments = write_study(tmp_path, TINY)
+    runs = read_runs(tmp_path)
+    ran_on = {"slurm_job": "17", "node": "n1", "gpu_type": "NVIDIA H200"}
+    for number, run in enumerate(runs[:2]):
+        path = arguments["benchmarks"] / "measure_acceptance" / TINY.name / f"{run}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        resources = {"gpu": 2, "ran_on": json.dumps(ran_on | {"slurm_job": str(17 + number)})}
+        path.write_text(json.dumps({"s": 4.0, "resources": resources}) + "\n")
+    with new_database(tmp_path / "study.duckdb", threads=1) as connection:
+        build_study(connection, **arguments)
+        (row,) = query(connection, "select * from costs where rule = 'measure_acceptance'").to_dict("records")
+        tokens = query(connection, "select * from job_tokens").set_index("job")["tokens"].groupby(level=0).first()
+        (other,) = query(connection, "select * from costs where rule = 'build_corpus'").to_dict("records")
+    expected = sum(tokens[f"{TINY.name}/{run}"] for run in runs[:2])
+    assert (row["jobs"], row["gpu_seconds"], row["gpu_type"], row["slurm_jobs"]) == (2, 16.0, "NVIDIA H200", "17 18")
+    assert (row["tokens"], row["tokens_per_s"]) == (expected, expected / 8)
+    assert pd.isna([other["gpu_seconds"], other["slurm_jobs"], other["tokens"]]).all()
+
+
+def read_runs(root):
+    """Places of a model's acceptance runs, in order."""
+    folder = Path(layout(root).model(TINY.name)) / "acceptance"
+    places = sorted(path.parent.relative_to(folder).as_posix() for path in folder.glob("*/*/turns.parquet"))
+    return [place.replace(".0-n", "-n") for place in places]  # as the workflow writes temperatures
 
 
 def test_an_untrained_drafter_pairs_with_every_seed():

@@ -164,7 +164,7 @@ def _chosen(study: Study, model: str) -> str:
 def _caveat(study: Study) -> str:
     if study.tau.empty:
         return "without acceptance runs this study describes layers; it says nothing about drafting."
-    return "; ".join([_sample(study), *_speed(study), *_exactness(study)]) + "."
+    return "; ".join([_sample(study), *_skipped(study), *_speed(study), *_exactness(study)]) + "."
 
 
 def _sample(study: Study) -> str:
@@ -181,6 +181,13 @@ def _sample(study: Study) -> str:
     if seeds.max() < SEEDS_FOR_LAYERS:
         return f"{told}, so verdicts speak of these trained heads, not of their layers in general"
     return f"{told}: only comparisons over {SEEDS_FOR_LAYERS} seeds or more speak of layers, the others of these heads"
+
+
+def _skipped(study: Study) -> list[str]:
+    counts = study.skipped["model"].value_counts(sort=False)
+    return [
+        f"{count(int(n), 'question')} too long for {model} left out for every drafter" for model, n in counts.items()
+    ]
 
 
 def _speed(study: Study) -> list[str]:

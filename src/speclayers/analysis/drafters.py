@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from speclayers.names import HeadName, layers_name
+from speclayers.names import PRETRAINED, HeadName, layers_name
 
 REFERENCE_KIND = "eagle3"
 """Kind whose layer sets are compared; its sets are labelled by their layers alone."""
@@ -27,13 +27,16 @@ def parse_drafter(name: str) -> DrafterName:
     """Take a drafter's name apart.
 
     Args:
-        name: A trained head's, such as `eagle3.l02-l15-l27.s0`, or one word, that of a method without training.
+        name: A trained head's, such as `eagle3.l02-l15-l27.s0`, `pretrained.` and the name of one trained elsewhere,
+            or one word, that of a method without training.
 
     Raises:
         UserError: It has several parts and is no head's name.
     """
     if name and "." not in name:
         return DrafterName(name, None, None, name)
+    if name.startswith(PRETRAINED):
+        return DrafterName(PRETRAINED.rstrip("."), None, None, name)
     head = HeadName.parse(name)
     layer_set = layers_name(head.layers)
     if head.start:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -100,13 +100,20 @@ def _sets(counts: pd.DataFrame) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]
         yield dict(zip(SET_KEYS, key, strict=True)), rows
 
 
-def estimate_tau(counts: pd.DataFrame, plan: Resampling) -> pd.DataFrame:
-    """Estimate both τ of every layer set at every setting."""
+def estimate_tau(counts: pd.DataFrame, skipped: Mapping[str, int], plan: Resampling) -> pd.DataFrame:
+    """Estimate both τ of every layer set at every setting.
+
+    Args:
+        counts: Rows of `question_counts`.
+        skipped: How many questions were too long for each model; none where it is not named.
+        plan: Resamples, level and seed.
+    """
     rows = []
     for key, of_set in _sets(counts):
         found = measured(of_set)
         row = key | {"questions": int(found.counts.measured().sum()), "seeds": len(found.seeds)}
         row |= {"cycles": int(of_set["cycles"].sum()), "cut_cycles": int(of_set["cut_cycles"].sum())}
+        row["skipped"] = skipped.get(key["model"], 0)
         for metric in get_args(Metric):
             row |= _columns(metric, tau_interval(found.counts, metric, plan))
         rows.append(row)

@@ -72,7 +72,7 @@ def tau(study: Study) -> PageTable:
     rows = [
         [row["model"], layers_in_words(row["layer_set"]), row["selectors"], f"{row['temperature']:g}", row["nodes"]]
         + [_estimate(row, "tau_question"), _estimate(row, "tau_pooled")]
-        + [row[name] for name in ("questions", "seeds", "cycles", "cut_cycles")]
+        + [row[name] for name in ("questions", "skipped", "seeds", "cycles", "cut_cycles")]
         for model in study.models
         for row in rows_of(of_model(study.tau, model))
     ]
@@ -80,7 +80,7 @@ def tau(study: Study) -> PageTable:
     caption = (
         "Mean accepted tokens per verification, τ: accepted draft tokens and the target's own one, with"
         f" {level} limits by bootstrap over questions. Verifications that the token budget cut short are left out and"
-        " counted in the last column."
+        " counted in the last column; questions too long for the model are skipped for all sets alike."
     )
     head = [
         "model",
@@ -91,7 +91,20 @@ def tau(study: Study) -> PageTable:
         "#τ, mean over questions",
         "#τ, pooled",
     ]
-    return page_table(caption, [*head, "#questions", "#seeds", "#verifications", "#cut"], rows)
+    return page_table(caption, [*head, "#questions", "#skipped", "#seeds", "#verifications", "#cut"], rows)
+
+
+def skipped_questions(study: Study) -> PageTable:
+    """Return the questions that were too long for a model, the first MOST_DISAGREEMENTS."""
+    rows = study.skipped.head(MOST_DISAGREEMENTS)
+    names = ("model", "question_id", "category", "turn", "prompt_tokens", "positions", "limit")
+    caption = (
+        f"Questions skipped for every drafter: {len(rows)} of {len(study.skipped)}. A question is skipped where the"
+        " prompt of one of its turns, the longest answer and the deepest drafted path together need more positions"
+        " than the model has."
+    )
+    head = ["model", "#question", "category", "#turn", "#prompt tokens", "#positions needed", "#positions"]
+    return page_table(caption, head, [[row[name] for name in names] for row in rows_of(rows)])
 
 
 def comparisons(study: Study, model: str) -> PageTable:
@@ -316,11 +329,19 @@ def costs(study: Study) -> PageTable:
             number(row["seconds"], 1),
             number(row["cpu_seconds"], 1),
             _whole(row["max_rss_mb"]),
+            _whole(row["gpu_seconds"]),
+            row["gpu_type"],
+            number(row["tokens_per_s"], 1),
         ]
         for row in rows_of(study.costs)
     ]
     head = ["rule", "model", "#jobs", "#seconds", "#processor seconds", "#most memory, MB"]
-    return page_table("Job seconds by rule and model; a dash where a job was too short to sample.", head, cells)
+    head += ["#GPU seconds", "GPU", "#tokens/s"]
+    return page_table(
+        "Job seconds by rule and model; a dash where a job was too short to sample, and where nothing is known.",
+        head,
+        cells,
+    )
 
 
 def exactness(study: Study) -> PageTable:

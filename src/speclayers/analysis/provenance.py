@@ -41,6 +41,8 @@ def _jobs(path: Path, folder: Path, models: Collection[str]) -> Iterator[dict[st
         try:
             record = json.loads(line)
             seconds = float(record["s"])
+            resources = record.get("resources", {})
+            ran_on = json.loads(resources.get("ran_on", "{}"))
         except (ValueError, KeyError, TypeError):
             raise UserError(f"{path}: line {number} is no measurement of a job; delete the file") from None
         yield {
@@ -50,6 +52,8 @@ def _jobs(path: Path, folder: Path, models: Collection[str]) -> Iterator[dict[st
             "seconds": seconds,
             "cpu_seconds": _number(record.get("cpu_time")),
             "max_rss_mb": _number(record.get("max_rss")),
+            "gpus": resources.get("gpu", 0) if "resources" in record else None,
+            **{key: ran_on.get(key) for key in ("gpu_type", "node", "slurm_job")},
         }
 
 

@@ -189,6 +189,8 @@ def _acceptance(study: Study) -> Iterator[Block]:
         yield _text("No acceptance was measured in this study.")
         return
     yield Block("table", page_tables.tau(study))
+    if len(study.skipped):
+        yield Block("table", page_tables.skipped_questions(study))
     for model in study.models:
         yield Block("heading", model)
         if of_model(study.tau, model).empty:

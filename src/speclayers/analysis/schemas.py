@@ -75,6 +75,20 @@ HEADS = Table(
 )
 
 
+SKIPPED_QUESTIONS = Table(
+    "summary/skipped_questions",
+    (
+        *MODEL,
+        Column("question_id", _i64, "", "Question that is skipped, the same for all drafters."),
+        Column("category", _str, "", "Category of the question."),
+        Column("turn", _i32, "", "Its first turn that the model has no room for, from 0."),
+        Column("prompt_tokens", _i32, "tokens", "Length of that turn's prompt."),
+        Column("positions", _i32, "tokens", "Positions that prompt, longest answer and deepest drafted path take."),
+        Column("limit", _i32, "tokens", "Those the model has."),
+    ),
+)
+
+
 def _keyed(keys: tuple[Column, ...], table: Table) -> Table:
     return Table(f"summary/{table.name.replace('/', '_')}", (*keys, *table.columns))
 
@@ -89,6 +103,7 @@ SUMMARIES: dict[str, Table] = {
     "cycles": _keyed((*DRAFTER, *SETTING), tables.CYCLES),
     "speed": _keyed((*DRAFTER, *SETTING), tables.SPEED),
     "runs": RUNS,
+    "skipped_questions": SKIPPED_QUESTIONS,
 }
 """Table of each of layout.SUMMARY_TABLES."""
 
@@ -115,6 +130,7 @@ TAU_ESTIMATES = Table(
         Column("seeds", _i64, "", "Training seeds measured."),
         Column("cycles", _i64, "", "Cycles counted."),
         Column("cut_cycles", _i64, "", "Cycles cut by the token budget and left out."),
+        Column("skipped", _i64, "questions", "Questions too long for the model, skipped for all sets alike."),
     ),
 )
 
@@ -214,6 +230,10 @@ JOBS = Table(
         Column("seconds", _f64, "s", "Wall-clock time."),
         Column("cpu_seconds", _f64, "s", "Processor time; null when too short to measure."),
         Column("max_rss_mb", _f64, "MB", "Largest resident memory; null when too short to measure."),
+        Column("gpus", _i64, "", "GPUs that the job asked for; null in measurements without resources."),
+        Column("gpu_type", _str, "", "Types of GPU in its node; null where there is none, and outside SLURM."),
+        Column("node", _str, "", "Node that it ran on; null outside SLURM."),
+        Column("slurm_job", _str, "", "SLURM's id of the job; null outside SLURM."),
     ),
 )
 

@@ -62,6 +62,7 @@ class Study:
     costs: pd.DataFrame
     provenance: pd.DataFrame
     disagreements: pd.DataFrame
+    skipped: pd.DataFrame
 
     @property
     def models(self) -> list[str]:
@@ -154,6 +155,7 @@ def read_study(connection: Connection) -> Study:
         "heads": "heads order by model, drafter",
         "runs": "runs order by model, temperature, nodes, drafter",
         "costs": "costs",
+        "skipped": "skipped_questions order by all",
         "provenance": "provenance",
     }
     tables = {name: query(connection, f"from {source}") for name, source in whole.items()}
@@ -201,7 +203,8 @@ def build_study(
     create_set_views(connection)
     write_estimate(connection, "facts", facts_frame(manifests, summaries, spec, fingerprint))
     counts = estimates.question_counts(connection)
-    tau = estimates.estimate_tau(counts, plan)
+    skipped = query(connection, "select model, count(*) as n from skipped_questions group by model")
+    tau = estimates.estimate_tau(counts, dict(zip(skipped["model"], skipped["n"], strict=True)), plan)
     write_estimate(connection, "tau_estimates", tau)
     write_estimate(connection, "category_estimates", estimates.estimate_categories(counts, plan))
     write_estimate(connection, "depth_estimates", estimates.estimate_depths(connection, plan))

@@ -14,6 +14,7 @@ from speclayers import tables
 from speclayers.analysis.drafters import parse_drafter
 from speclayers.analysis.schemas import ORIGIN, SUMMARIES
 from speclayers.decoding.exactness import compare
+from speclayers.decoding.skipping import answered, skipped
 from speclayers.errors import UserError
 from speclayers.files import read_json
 from speclayers.tables import Origin, Table, read_origin, read_table, write_table
@@ -40,7 +41,7 @@ class ModelResults:
         selections: Table of the chosen layer sets.
         heads: Folder of each trained head.
         acceptance: Folder of each acceptance run.
-        baselines: Plain decoding's table at each temperature.
+        baselines: Plain decoding's table at each temperature; that of 0 says which questions were skipped.
         speed: Table of each timed run.
         screening: Table of the screening, where the study has one.
     """
@@ -221,7 +222,8 @@ def _final(training: pd.DataFrame) -> dict[str, Any]:
 
 def _acceptance_tables(results: ModelResults) -> Iterator[tuple[str, pd.DataFrame]]:
     all_turns, all_cycles, runs = [], [], []
-    baselines = {t: read_table(path, tables.BASELINE) for t, path in results.baselines.items()}
+    plain = {t: read_table(path, tables.BASELINE) for t, path in results.baselines.items()}
+    baselines = {t: answered(frame) for t, frame in plain.items()}
     for run, folder in results.acceptance.items():
         turns = read_table(folder / "turns.parquet", tables.TURNS)
         cycles = read_table(folder / "cycles.parquet", tables.CYCLES)
@@ -247,6 +249,10 @@ def _acceptance_tables(results: ModelResults) -> Iterator[tuple[str, pd.DataFram
     yield "turns", _united(all_turns, SUMMARIES["turns"])
     yield "cycles", _united(all_cycles, SUMMARIES["cycles"])
     yield "runs", _united(runs, SUMMARIES["runs"])
+    parts = [skipped(plain[0.0])] if 0.0 in plain else []
+    columns = [column.name for column in SUMMARIES["skipped_questions"].columns]
+    listed = [part.assign(model=results.model, prompt_tokens=part["prompt_ids"].map(len)) for part in parts]
+    yield "skipped_questions", _united(listed, SUMMARIES["skipped_questions"])[columns]
 
 
 def _check_complete(path: Path, turns: pd.DataFrame, baseline: pd.DataFrame) -> None:

@@ -69,17 +69,41 @@ from selected as a
 inner join selected as b on a.model = b.model and a.k = b.k and a.label < b.label
 order by a.model, a.k, selector_a, selector_b;
 
+-- a job's place among the measurements is what its rule's wildcards make of it
+create view job_tokens as
+select
+    'measure_acceptance' as rule,
+    printf('%s/%s/T%g-n%d', model, drafter, temperature, nodes) as job,
+    sum(new_tokens)::bigint as tokens
+from turns
+group by all
+union all
+select 'measure_speed', printf('%s/%s/T%g-n%d', model, drafter, temperature, nodes), sum(new_tokens + baseline_new_tokens)
+from speed
+group by all
+union all
+select 'train_draft', printf('%s/%s', model, drafter), sum(slots)
+from training
+where split = 'train' and ttt_step = 0
+group by all;
+
 create view costs as
 select
-    rule,
-    model,
+    j.rule,
+    j.model,
     count(*) as jobs,
-    sum(seconds) as seconds,
-    sum(cpu_seconds) as cpu_seconds,
-    max(max_rss_mb) as max_rss_mb
-from jobs
-group by rule, model
-order by seconds desc, rule, model;
+    sum(j.seconds) as seconds,
+    sum(j.cpu_seconds) as cpu_seconds,
+    max(j.max_rss_mb) as max_rss_mb,
+    sum(j.seconds * j.gpus) as gpu_seconds,
+    string_agg(distinct j.gpu_type, '; ' order by j.gpu_type) as gpu_type,
+    sum(t.tokens)::bigint as tokens,
+    sum(t.tokens) / nullif(sum(j.seconds) filter (t.tokens is not null), 0) as tokens_per_s,
+    string_agg(j.slurm_job, ' ' order by j.job) as slurm_jobs
+from jobs as j
+left join job_tokens as t using (rule, job)
+group by j.rule, j.model
+order by seconds desc, j.rule, j.model;
 
 create view provenance as
 select model, part, key, value from facts

@@ -12,6 +12,7 @@ from speclayers.config.acceptance import (
 )
 from speclayers.config.corpus import DatasetPrompts, FilePrompts, SplitConfig
 from speclayers.config.drafts import DraftConfig, Loss, ScreenConfig
+from speclayers.config.export import ExportConfig, PretrainedHead
 from speclayers.config.geometry import (
     DeviceName,
     GeometryConfig,
@@ -22,6 +23,7 @@ from speclayers.config.geometry import (
     TurningScore,
 )
 from speclayers.config.models import FolderSource, HubSource, PackageSource, Runtime, Source, TrainedSource
+from speclayers.config.rivals import RivalConfig
 from speclayers.config.section import Section, nearest
 from speclayers.config.study import Study
 
@@ -29,6 +31,7 @@ __all__ = [
     "DatasetPrompts",
     "DeviceName",
     "DraftConfig",
+    "ExportConfig",
     "FilePrompts",
     "FileQuestions",
     "FolderSource",
@@ -37,7 +40,9 @@ __all__ = [
     "Loss",
     "PackageSource",
     "Preprocessing",
+    "PretrainedHead",
     "Questions",
+    "RivalConfig",
     "Runtime",
     "SamplingLimits",
     "Scope",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from speclayers.config.section import FilePath, Name, NoRepeats, Section, Seed
 from speclayers.names import temperature_name
@@ -25,9 +25,12 @@ class FileQuestions(Section):
 
 
 class SpecBenchQuestions(Section):
-    """The official 480 questions, downloaded at a pinned commit and checked by SHA-256."""
+    """The official 480 questions, checked by SHA-256."""
 
     source: Literal["spec_bench"] = Field(description="The official file.")
+    path: FilePath | None = Field(
+        None, description="Where the official file lies already; downloaded at a pinned commit when not given."
+    )
 
 
 Questions = Annotated[BundledQuestions | FileQuestions | SpecBenchQuestions, Field(discriminator="source")]
@@ -68,6 +71,9 @@ class AcceptanceConfig(Section):
 
     questions: Questions = Field(default_factory=BundledQuestions, description="Benchmark questions.")
     per_category: int | None = Field(None, ge=1, description="Questions of each category; all when not given.")
+    per_subcategory: int | None = Field(
+        None, ge=1, description="Instead: questions of each of Spec-Bench's thirteen, the eight of mt_bench apart."
+    )
     max_new_tokens: int = Field(128, ge=2, description="Longest answer of a turn, in tokens.")
     temperatures: Temperatures = Field(
         default_factory=lambda: [0.0, 1.0], min_length=1, description="Sampling temperatures; 0 is greedy."
@@ -84,7 +90,19 @@ class AcceptanceConfig(Section):
     check_generate: bool = Field(
         True, description="Decode the greedy baseline again with transformers' own generate and compare every token."
     )
+    shards: int = Field(
+        1, ge=1, le=1000, description="Jobs that share the questions of a run; the tables do not depend on it."
+    )
     seed: Seed = Field(0, description="Seed of sampling; every question and turn has its own stream.")
+
+    @model_validator(mode="after")
+    def _one_way_of_choosing(self) -> AcceptanceConfig:
+        if self.per_category is not None and self.per_subcategory is not None:
+            raise ValueError(
+                f"per_subcategory: found {self.per_subcategory} beside per_category {self.per_category}; "
+                "expected one of the two, the other null"
+            )
+        return self
 
 
 class SpeedConfig(Section):

@@ -77,8 +77,10 @@ def bundled_questions_path() -> Path:
     return Path(str(importlib.resources.files("speclayers.corpus").joinpath("bundled/questions.jsonl")))
 
 
-def choose_questions(questions: Iterable[Question], per_category: int | None, seed: int) -> list[Question]:
-    """Choose up to `per_category` questions of each category, ordered by their ids.
+def choose_questions(
+    questions: Iterable[Question], per_category: int | None, seed: int, per_subcategory: int | None = None
+) -> list[Question]:
+    """Choose up to so many questions of each category, ordered by their ids.
 
     The choice does not depend on the order of `questions`, and a larger one contains the smaller.
 
@@ -86,17 +88,45 @@ def choose_questions(questions: Iterable[Question], per_category: int | None, se
         questions: What to choose from.
         per_category: How many of each category to choose; None takes all.
         seed: Another seed chooses other questions.
+        per_subcategory: Instead, how many of each subcategory: those of `mt_bench` count apart.
 
     Raises:
-        UserError: If `per_category` is less than one.
+        UserError: If either is less than one.
     """
-    if per_category is not None and per_category < 1:
-        raise UserError(f"questions per category: expected at least 1, found {per_category}")
-    by_category: dict[str, list[Question]] = {}
+    most = per_category if per_subcategory is None else per_subcategory
+    if most is not None and most < 1:
+        raise UserError(f"questions per category: expected at least 1, found {most}")
+    groups: dict[str, list[Question]] = {}
     for question in sorted(questions, key=lambda question: _rank(seed, question.question_id)):
-        by_category.setdefault(question.category, []).append(question)
-    chosen = [question for members in by_category.values() for question in members[:per_category]]
+        group = question.category if per_subcategory is None else question.subcategory
+        groups.setdefault(group, []).append(question)
+    chosen = [question for members in groups.values() for question in members[:most]]
     return sorted(chosen, key=lambda question: question.question_id)
+
+
+def spec_bench_path(path: Path | None, downloads: Path, sha256: str = SPEC_BENCH_SHA256) -> Path:
+    """Return the path of Spec-Bench's official file: the given one, once checked, or a download.
+
+    Args:
+        path: Where the file lies already; None downloads it.
+        downloads: Where a download is kept.
+        sha256: The checksum the content must have.
+
+    Raises:
+        UserError: If the file cannot be read or downloaded, or its content is not the official one.
+    """
+    if path is None:
+        return fetch_spec_bench(downloads)
+    try:
+        found = _sha256(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error})") from None
+    if found != sha256:
+        raise UserError(
+            f"{path}: has the SHA-256 {found}, expected {sha256}, that of Spec-Bench's official file; "
+            "a file of your own is {source: file, path: ...}"
+        )
+    return path
 
 
 def fetch_spec_bench(directory: Path, url: str = SPEC_BENCH_URL, sha256: str = SPEC_BENCH_SHA256) -> Path:

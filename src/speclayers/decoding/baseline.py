@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,42 +17,46 @@ from speclayers.decoding.passes import TargetPasses
 from speclayers.decoding.plain import decode_plain
 from speclayers.decoding.sampling import GREEDY, Sampling, stream
 from speclayers.decoding.shards import Rows, Shards
-from speclayers.decoding.turns import Room, Turn, check_room, check_turns, naming
+from speclayers.decoding.turns import Room, Turn, check_turns, naming, position_limit
 from speclayers.specs import BaselineSpec, DecodeSpec
 from speclayers.targets.target import Target
+
+logger = logging.getLogger(__name__)
 
 
 def decode_questions(target: Target, questions: Sequence[Question], baseline: BaselineSpec, shards: Shards) -> Rows:
     """Decode every turn of every question greedily; each turn follows the answers before it.
 
+    A question one of whose turns the model has no room for is skipped whole, here and so for every drafter: its
+    only row is that turn's, without an answer. The rule knows the study's depth, no drafter.
+
     Args:
         target: The model.
         questions: The benchmark.
-        baseline: Budget, the depth of the draft trees that must also fit into the context, and whether
-            transformers' generate must agree.
+        baseline: Budget, the depth of the study's draft trees, and whether transformers' generate must agree.
         shards: Finished questions.
 
     Returns:
         Rows of table BASELINE, under "baseline".
 
     Raises:
-        UserError: A prompt leaves no room in the model's context, logits are not finite, or in float32 an
-            answer is not that of transformers' generate, a tie of the two best tokens aside.
+        UserError: Logits are not finite, or in float32 an answer is not that of transformers' generate, a tie of
+            the two best tokens aside.
     """
     spec = baseline.decode
-    room = _room(spec)
 
     def prompt_of(question: Question, answers: Sequence[list[int]]) -> list[int]:
         turns = question.turns[: len(answers) + 1]
-        prompt = render(target.tokenizer, turns, answers, spec.runtime.template_options)
-        check_room(target, question.question_id, len(answers), len(prompt), room)
-        return prompt
+        return render(target.tokenizer, turns, answers, spec.runtime.template_options)
 
     def decode(question: Question) -> Rows:
         rows, answers = [], list[list[int]]()
         for turn in range(len(question.turns)):
             asked = Turn(question.question_id, question.category, turn, prompt_of(question, answers), [], [])
-            row = _decode_turn(target, asked, spec, GREEDY)
+            row = _unanswered(target, asked, spec)
+            if row["positions"] > row["limit"]:
+                return {"baseline": [row]}
+            row |= _decode_turn(target, asked, spec, GREEDY)
             if baseline.check_generate:
                 row["equals_generate"] = _equals_generate(target, asked, row, spec)
             rows.append(row)
@@ -60,7 +65,9 @@ def decode_questions(target: Target, questions: Sequence[Question], baseline: Ba
 
     for question in questions:
         prompt_of(question, [])  # refuse before the run what can be refused then
-    return shards.collect(questions, lambda question: f"q{question.question_id}", decode, "plain decoding")
+    rows = shards.collect(questions, lambda question: f"q{question.question_id}", decode, "plain decoding")
+    _say_skipped(rows["baseline"])
+    return rows
 
 
 def sample_turns(
@@ -85,7 +92,8 @@ def sample_turns(
     sampling = Sampling(temperature, spec.sampling)
 
     def decode(turns: list[Turn]) -> Rows:
-        return {"baseline": [_decode_turn(target, turn, spec, sampling) for turn in turns]}
+        rows = [_unanswered(target, turn, spec) | _decode_turn(target, turn, spec, sampling) for turn in turns]
+        return {"baseline": rows}
 
     return shards.collect(questions, lambda turns: f"q{turns[0].question_id}", decode, f"sampling at T={temperature:g}")
 
@@ -94,20 +102,37 @@ def _room(spec: DecodeSpec) -> Room:
     return Room(budget=spec.max_new_tokens, depth=spec.depth, rows=0)
 
 
-def _decode_turn(target: Target, turn: Turn, spec: DecodeSpec, sampling: Sampling) -> dict[str, Any]:
-    generator = stream(spec.seed, turn.question_id, turn.turn)
-    passes = TargetPasses(target, len(turn.prompt) + spec.max_new_tokens)
-    with naming(turn.question_id, turn.turn):
-        answer = decode_plain(passes, turn.prompt, spec.max_new_tokens, sampling, generator)
+def _unanswered(target: Target, turn: Turn, spec: DecodeSpec) -> dict[str, Any]:
+    """Return a turn's row of table BASELINE as it stands before its answer, and for good where there is no room."""
     return {
         "question_id": turn.question_id,
         "category": turn.category,
         "turn": turn.turn,
         "prompt_ids": turn.prompt,
-        "output_ids": answer.tokens,
-        "top2_margin": answer.margins,
+        "positions": _room(spec).positions(len(turn.prompt)),
+        "limit": position_limit(target),
+        "output_ids": [],
+        "top2_margin": [],
         "equals_generate": None,
     }
+
+
+def _say_skipped(rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        if row["positions"] > row["limit"]:
+            where = f"question {row['question_id']}, turn {row['turn']}"
+            logger.warning(
+                "%s: needs %d positions of %d: the question is skipped", where, row["positions"], row["limit"]
+            )
+
+
+def _decode_turn(target: Target, turn: Turn, spec: DecodeSpec, sampling: Sampling) -> dict[str, Any]:
+    """Return what an answer adds to a turn's row."""
+    generator = stream(spec.seed, turn.question_id, turn.turn)
+    passes = TargetPasses(target, len(turn.prompt) + spec.max_new_tokens)
+    with naming(turn.question_id, turn.turn):
+        answer = decode_plain(passes, turn.prompt, spec.max_new_tokens, sampling, generator)
+    return {"output_ids": answer.tokens, "top2_margin": answer.margins}
 
 
 def _equals_generate(target: Target, turn: Turn, row: dict[str, Any], spec: DecodeSpec) -> bool:

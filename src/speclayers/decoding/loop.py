@@ -28,8 +28,13 @@ class Cycle(NamedTuple):
         emitted: Tokens that became part of the answer: accepted ones and the target's own, up to its end.
         cut_by_budget: Whether the budget left no room for all of them.
         draft_forwards: Forward passes of the drafter.
-        layer_forwards: Decoder-layer passes of the drafter.
+        layer_forwards: Decoder-layer passes of the drafter; attention or MLP alone counts half.
         depth: Longest drafted path, in tokens.
+        skipped_attention: Blocks whose attention was skipped to draft, ascending; None where no target drafts.
+        skipped_mlp: Blocks whose MLP was skipped to draft.
+        search_layer_forwards: Decoder-layer passes that looking for layers to skip took.
+        search_rows: States run over in them.
+        search_score: What the search reached, by the drafter's own measure; None where there was none.
     """
 
     drafted: int
@@ -37,8 +42,13 @@ class Cycle(NamedTuple):
     emitted: int
     cut_by_budget: bool
     draft_forwards: int
-    layer_forwards: int
+    layer_forwards: float
     depth: int
+    skipped_attention: list[int] | None = None
+    skipped_mlp: list[int] | None = None
+    search_layer_forwards: float = 0
+    search_rows: int = 0
+    search_score: float | None = None
 
 
 class Answer(NamedTuple):
@@ -152,6 +162,7 @@ def cut(emitted: Sequence[int], left: int, stop_ids: AbstractSet[int]) -> tuple[
 
 def _count(proposal: Proposal, ancestors: Tensor, verdict: Verdict, emitted: int, cut_by_budget: bool) -> Cycle:
     accepted = len(verdict.path) - 1
+    skipped, search = proposal.skipped, proposal.search
     return Cycle(
         drafted=len(proposal.tokens) - 1,
         accepted=accepted if cut_by_budget else min(accepted, emitted),  # none behind a stop token: serving ends there
@@ -160,4 +171,9 @@ def _count(proposal: Proposal, ancestors: Tensor, verdict: Verdict, emitted: int
         draft_forwards=proposal.forwards,
         layer_forwards=proposal.layer_forwards,
         depth=int(ancestors.sum(-1).max()) - 1,
+        skipped_attention=sorted(skipped.attention) if skipped else None,
+        skipped_mlp=sorted(skipped.mlp) if skipped else None,
+        search_layer_forwards=search.layer_forwards if search else 0,
+        search_rows=search.rows if search else 0,
+        search_score=search.score if search else None,
     )

@@ -26,7 +26,7 @@ class TargetPasses:
     def __init__(self, target: Target, capacity: int, rows: int = 1) -> None:
         """Allocate the cache and the mask."""
         self.target = target
-        self.cache = PreallocatedCache(target, capacity)
+        self.cache = PreallocatedCache(target, capacity, rows)
         # The past is visible to every node, so only the last columns, those of the tree, are ever written; a
         # slice that ends there is the mask for any length of the past. Additive: a boolean mask is wrong in eager.
         self._mask = torch.zeros(1, 1, rows, capacity + rows, dtype=target.dtype, device=target.device)

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from speclayers.decoding.skipping import answered
 from speclayers.errors import UserError
-from speclayers.targets.cache import PreallocatedCache
+from speclayers.targets.cache import attention_window
 from speclayers.targets.target import Target
 
 
@@ -34,13 +35,19 @@ class Turn(NamedTuple):
 
 
 def read_turns(baseline: pd.DataFrame) -> list[list[Turn]]:
-    """Return the turns of each question, in the table's order.
+    """Return the turns of each question that the model has room for, in the table's order.
 
     Args:
         baseline: Table BASELINE of temperature 0.
+
+    Raises:
+        UserError: It has room for none.
     """
+    fitting = answered(baseline)
+    if fitting.empty:
+        raise UserError("no question fits into the model's context; lower acceptance.max_new_tokens or ask others")
     questions: dict[int, list[Turn]] = {}
-    for row in baseline.to_dict("records"):
+    for row in fitting.to_dict("records"):
         turn = Turn(
             question_id=int(row["question_id"]),
             category=str(row["category"]),
@@ -79,6 +86,21 @@ class Room(NamedTuple):
         """Return how many tokens the target's cache must hold."""
         return prompt_tokens + self.budget + self.rows
 
+    def positions(self, prompt_tokens: int) -> int:
+        """Return how many positions prompt, answer and the deepest drafted path take."""
+        # The last token of the answer is never run over, so the deepest node stands there; siblings share positions.
+        return prompt_tokens + self.budget - 1 + self.depth
+
+
+def position_limit(target: Target) -> int:
+    """Return how many positions a model has: its context, or its attention window where that is shorter.
+
+    Raises:
+        UserError: The model has blocks that keep no keys and values of every position.
+    """
+    window = attention_window(target)
+    return target.manifest.context if window is None else min(target.manifest.context, window)
+
 
 def check_room(target: Target, question_id: int, turn: int, prompt_tokens: int, room: Room) -> None:
     """Refuse a turn that the model has no room for.
@@ -93,16 +115,14 @@ def check_room(target: Target, question_id: int, turn: int, prompt_tokens: int, 
     Raises:
         UserError: Prompt, answer and drafted paths reach beyond the model's context or attention window.
     """
-    # The last token of the answer is never run over, so the deepest node stands at this position.
-    positions, context = prompt_tokens + room.budget - 1 + room.depth, target.manifest.context
-    with naming(question_id, turn):
-        if positions > context:
+    positions, limit = room.positions(prompt_tokens), position_limit(target)
+    if positions > limit:
+        with naming(question_id, turn):
             raise UserError(
                 f"its prompt of {prompt_tokens} tokens, max_new_tokens {room.budget} and depth {room.depth} "
-                f"need a context of {positions} tokens; {target.name} has {context}; "
+                f"need a context of {positions} tokens; {target.name} has {limit}; "
                 "lower acceptance.max_new_tokens or leave the question out"
             )
-        PreallocatedCache(target, room.capacity(prompt_tokens))
 
 
 def check_turns(target: Target, turns: Iterable[Turn], room: Room) -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from speclayers.targets.cache import PreallocatedCache
+from speclayers.targets.skipping import Skipped
 
 
 class ExtraRows(NamedTuple):
@@ -48,6 +49,20 @@ class Verified(NamedTuple):
     extra: Tensor | None = None
 
 
+class Search(NamedTuple):
+    """A drafter's look for better layers to skip, which is no drafting.
+
+    Args:
+        layer_forwards: Decoder-layer passes that it took.
+        rows: States run over in them.
+        score: What it reached, by the drafter's own measure.
+    """
+
+    layer_forwards: float
+    rows: int
+    score: float
+
+
 class Proposal(NamedTuple):
     """A tree of candidates for the target to verify in one forward pass.
 
@@ -55,18 +70,23 @@ class Proposal(NamedTuple):
         tokens: Ids (nodes,), on the CPU; node 0 is the root, then the drafted tokens, parents before children.
         parents: Index of each node's parent (nodes,), on the CPU; −1 for the root.
         forwards: Forward passes that drafting took.
-        layer_forwards: Decoder-layer passes among them, the measure that compares drafters of different kinds.
+        layer_forwards: Decoder-layer passes among them, the measure that compares drafters of different kinds;
+            attention or MLP alone counts half.
         probabilities: What the drafter gave each node after its parent (nodes,), where it knows; the verifier does
             not look at them, so they cannot change what is decoded.
         extra: Rows of its own for the verifying pass.
+        skipped: Layers of the target that drafting skipped, where the target itself drafted.
+        search: The look for such layers before this proposal; None where there was none.
     """
 
     tokens: Tensor
     parents: Tensor
     forwards: int
-    layer_forwards: int
+    layer_forwards: float
     probabilities: Tensor | None = None
     extra: ExtraRows | None = None
+    skipped: Skipped | None = None
+    search: Search | None = None
 
     @classmethod
     def chain(cls, tokens: Sequence[int], forwards: int = 0, layer_forwards: int = 0) -> Proposal:

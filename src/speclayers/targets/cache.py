@@ -90,15 +90,21 @@ class PreallocatedCache(Cache):
     Args:
         target: The model whose keys and values it holds.
         capacity: Tokens per sequence, padding and draft nodes included.
+        rows: How many of them are rows of a verifying pass, which may share positions.
 
     Raises:
         UserError: The model has blocks that keep no keys and values of every position, or attends in a
-            window shorter than `capacity`, which the mask of a tree could not express.
+            window shorter than the sequence.
     """
 
-    def __init__(self, target: Target, capacity: int) -> None:
+    def __init__(self, target: Target, capacity: int, rows: int = 0) -> None:
         """Prepare the blocks' buffers; they are allocated at the first forward pass."""
-        _refuse_other_attention(target, capacity)
+        window = attention_window(target)
+        if window is not None and capacity - rows > window:
+            raise UserError(
+                f"{target.name}: a sequence of {capacity - rows} tokens exceeds its sliding window of {window}; "
+                "lower max_prompt_tokens or max_new_tokens"
+            )
         self._blocks = [_PreallocatedLayer(capacity) for _ in range(target.n_layers)]
         super().__init__(layers=list(self._blocks))
         self.capacity = capacity
@@ -155,7 +161,12 @@ class PreallocatedCache(Cache):
             block.keep_rows(start, rows)
 
 
-def _refuse_other_attention(target: Target, capacity: int) -> None:
+def attention_window(target: Target) -> int | None:
+    """Return how many tokens back a model's blocks see; None where all see the whole text.
+
+    Raises:
+        UserError: The model has blocks that keep no keys and values of every position.
+    """
     config = target.text_config
     kinds = set(getattr(config, "layer_types", None) or ())
     unknown = sorted(kinds - {"full_attention", "sliding_attention"})
@@ -163,9 +174,5 @@ def _refuse_other_attention(target: Target, capacity: int) -> None:
         raise UserError(
             f"{target.name}: {target.manifest.architecture} has {unknown[0]} layers, which are not supported"
         )
-    window = getattr(config, "sliding_window", None)
-    if window is not None and capacity > window and (not kinds or "sliding_attention" in kinds):
-        raise UserError(
-            f"{target.name}: a sequence of {capacity} tokens exceeds its sliding window of {window}; "
-            "lower max_prompt_tokens or max_new_tokens"
-        )
+    window: int | None = getattr(config, "sliding_window", None)
+    return window if not kinds or "sliding_attention" in kinds else None
