@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 FAST = ("--slurm-init-seconds-before-status-checks", "1", "--seconds-between-status-checks", "1")
 STUDY = ("--configfile", "studies/smoke.yaml", "studies/cluster.yaml")  # last: it takes all words behind it
 SMALL = {"OMP_NUM_THREADS": "1"}
-WAIT = 600
+WAIT = 1200
 """Seconds until a test gives up; a machine with nothing else to do needs a tenth."""
 
 
