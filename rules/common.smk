@@ -14,13 +14,22 @@ from speclayers.names import (
     LAYERS_PATTERN,
     PRETRAINED,
     PRETRAINED_PATTERN,
+    SHAPE_PATTERN,
     HeadName,
     layers_name,
     layers_of,
     temperature_name,
 )
 from speclayers.planning.costs import Costs
-from speclayers.planning.fanout import LAYERS_A_PASS, LayerSet, acceptance_runs, moved_heads, speed_runs, trained_heads
+from speclayers.planning.fanout import (
+    LAYERS_A_PASS,
+    LayerSet,
+    acceptance_runs,
+    moved_heads,
+    shapes,
+    speed_runs,
+    trained_heads,
+)
 from speclayers.reading import parse_study, refuse_missing_files, refuse_repeated_keys, refuse_unwritable
 from speclayers.errors import UserError
 from speclayers.fingerprint import STAGES, code_hash, fingerprint, selector_files, stage_code
@@ -59,7 +68,7 @@ wildcard_constraints:
     layers=LAYERS_PATTERN,
     split="|".join(SPLITS),
     temperature=r"\d+(\.\d+)?",
-    nodes=r"\d+",
+    nodes=SHAPE_PATTERN,
     shard=r"\d+",
 
 
