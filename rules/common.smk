@@ -14,6 +14,7 @@ from speclayers.names import (
     LAYERS_PATTERN,
     PRETRAINED,
     PRETRAINED_PATTERN,
+    SHAPE_PATTERN,
     HeadName,
     RivalName,
     layers_name,
@@ -27,6 +28,7 @@ from speclayers.planning.fanout import (
     acceptance_runs,
     moved_heads,
     rival_runs,
+    shapes,
     speed_runs,
     timed_rival_runs,
     trained_heads,
@@ -85,7 +87,7 @@ wildcard_constraints:
     layers=LAYERS_PATTERN,
     split="|".join(SPLITS),
     temperature=r"\d+(\.\d+)?",
-    nodes=r"\d+",
+    nodes=SHAPE_PATTERN,
     shard=r"\d+",
 
 

@@ -105,7 +105,7 @@ def pretrained_runs(model):
     """All (head, temperature, nodes) at which heads trained elsewhere are counted, and those at which they are timed."""
     heads = pretrained_of(model)
     return tuple(
-        [(head, temperature_name(t), n) for head in heads for t in settings.temperatures for n in settings.nodes]
+        [(head, temperature_name(t), n) for head in heads for t in settings.temperatures for n in shapes(settings)]
         for settings in (study.acceptance, study.speed)
     )
 

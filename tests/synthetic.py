@@ -16,7 +16,7 @@ from speclayers.config import StatisticsConfig
 from speclayers.drafting.halving import Judged, Rung, plan_rungs, race
 from speclayers.files import write_json
 from speclayers.layout import Layout
-from speclayers.names import HeadName, layers_name
+from speclayers.names import HeadName, ShapeName, layers_name
 from speclayers.specs import AggregateSpec
 from speclayers.tables import Origin, write_table
 from speclayers.targets.manifest import Manifest, read_manifest
@@ -40,6 +40,7 @@ class MadeUpModel:
         seed_spread: Standard deviation of acceptance between training seeds.
         temperatures: Temperatures measured.
         nodes: Tree sizes measured.
+        chains: Sizes of chains measured, the root counted.
         questions: Questions, spread over the categories; none when 0.
         skipped: Questions that are too long for it.
         different_turns: Turns at T=0 whose ids differ from plain decoding's.
@@ -64,6 +65,7 @@ class MadeUpModel:
     seed_spread: float = 0.0
     temperatures: Sequence[float] = (0.0, 1.0)
     nodes: Sequence[int] = (30,)
+    chains: Sequence[int] = ()
     questions: int = 12
     skipped: int = 0
     different_turns: int = 0
@@ -97,8 +99,8 @@ def write_model(root: Path, made_up: MadeUpModel) -> ModelResults:
             head = str(name)
             heads[head] = _write_head(where, made_up, head, name.layers, name.seed, rng)
             for temperature in made_up.temperatures:
-                for nodes in made_up.nodes:
-                    run = Run(head, temperature, nodes)
+                for shape in [*((n, False) for n in made_up.nodes), *((n, True) for n in made_up.chains)]:
+                    run = Run(head, temperature, *shape)
                     acceptance[run] = _write_acceptance(where, made_up, run, probability, rng)
                     if temperature == 0 and name.seed == made_up.train_seeds[0] and not name.start:
                         speed[run] = _write_speed(where, made_up, run, rng)
@@ -405,7 +407,9 @@ def _write_acceptance(
     paths = {}
     for name, table, rows in (("cycles", tables.CYCLES, cycles), ("turns", tables.TURNS, turns)):
         frame = pd.DataFrame(rows, columns=[column.name for column in table.columns])
-        paths[name] = Path(where.acceptance(made_up.name, run.drafter, str(run.temperature), run.nodes, name))
+        paths[name] = Path(
+            where.acceptance(made_up.name, run.drafter, str(run.temperature), ShapeName(run.nodes, run.chain), name)
+        )
         write_table(paths[name], table, frame, origin(made_up.name))
     return paths["cycles"].parent
 
@@ -416,6 +420,6 @@ def _write_speed(where: Layout, made_up: MadeUpModel, run: Run, rng: np.random.G
         draft, verify, other, plain = np.array([0.8, 2.5, 0.05, 2.2]) * rng.uniform(0.9, 1.1, 4)
         rows.append((question, category, turn, draft, verify, other, draft + verify + other, plain, 40, 40))
     frame = pd.DataFrame(rows, columns=[column.name for column in tables.SPEED.columns])
-    path = Path(where.speed(made_up.name, run.drafter, str(run.temperature), run.nodes))
+    path = Path(where.speed(made_up.name, run.drafter, str(run.temperature), ShapeName(run.nodes, run.chain)))
     write_table(path, tables.SPEED, frame, origin(made_up.name))
     return path

@@ -75,6 +75,7 @@ def test_a_name_of_several_parts_is_a_heads(name):
 def test_options_are_taken_apart_at_the_first_equals_sign():
     assert inputs.named_paths("--head", ["a=x=y"]) == {"a": Path("x=y")}
     assert inputs.runs("--speed", ["eagle3.l02.s0:0.5:30=d"]) == {Run("eagle3.l02.s0", 0.5, 30): Path("d")}
+    assert inputs.runs("--speed", ["eagle3.l02.s0:0:6c=d"]) == {Run("eagle3.l02.s0", 0.0, 6, chain=True): Path("d")}
 
 
 @pytest.mark.parametrize("value", ["head=dir", "head:0=dir", "head:hot:30=dir", "head:0:30", "=dir"])

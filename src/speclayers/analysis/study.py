@@ -95,9 +95,13 @@ def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
 
+SETTING_ORDER = ["temperature", "chain", "nodes"]
+"""What settings are sorted by: the first one, which the answer speaks of, is a tree's."""
+
+
 def settings_of(rows: pd.DataFrame) -> list[tuple[float, int, pd.DataFrame]]:
-    """Return the settings among some rows, lowest temperature and smallest tree first, each with its rows."""
-    keys = rows[["temperature", "nodes"]].drop_duplicates().sort_values(["temperature", "nodes"])
+    """Return the settings among some rows, by temperature, trees before chains, by size; each with its rows."""
+    keys = rows[SETTING_ORDER].drop_duplicates().sort_values(SETTING_ORDER)
     found = zip(keys["temperature"].tolist(), keys["nodes"].tolist(), strict=True)
     return [(t, n, rows[(rows["temperature"] == t) & (rows["nodes"] == n)]) for t, n in found]
 
@@ -159,13 +163,18 @@ def read_study(connection: Connection) -> Study:
         "provenance": "provenance",
     }
     tables = {name: query(connection, f"from {source}") for name, source in whole.items()}
+    tables["disagreements"] = query(connection, _DISAGREEMENTS)
+    runs = tables["runs"]
+    chains = set(runs.loc[runs["chain"], "nodes"])  # the config sees to it that no tree has as many nodes
+    for name, frame in tables.items():
+        if "nodes" in frame:
+            tables[name] = frame.assign(chain=frame["nodes"].isin(chains))
     cka = "select * from geometry_cka where estimator = 'debiased' and subset = 'filtered' order by all"
     return Study(
         **tables,
         cka=query(connection, cka),
         entropy=query(connection, _ENTROPY),
         training=query(connection, _TRAINING),
-        disagreements=query(connection, _DISAGREEMENTS),
     )
 
 

@@ -16,14 +16,18 @@ with totals as (
     group by all
 )
 
-select e.*, s.kind, s.layers, s.k, s.selectors, s.score, t.* exclude (model, layer_set, temperature, nodes)
+select
+    e.*,
+    e.nodes in (select nodes from runs where chain) as chain,
+    s.kind, s.layers, s.k, s.selectors, s.score,
+    t.* exclude (model, layer_set, temperature, nodes)
 from tau_estimates as e
 inner join sets as s using (model, layer_set)
 left join totals as t using (model, layer_set, temperature, nodes)
 order by e.model, e.temperature, e.nodes, e.tau_question desc;
 
 create view comparisons as
-select d.*, s.kind, s.layers, s.k, s.selectors, s.score
+select d.*, d.nodes in (select nodes from runs where chain) as chain, s.kind, s.layers, s.k, s.selectors, s.score
 from differences as d
 inner join sets as s using (model, layer_set)
 order by d.model, d.temperature, d.nodes, d.metric desc, d.difference desc;

@@ -14,10 +14,10 @@ from typing import NamedTuple
 from speclayers.config import DraftConfig, Study, TrainedSource
 from speclayers.drafting.halving import plan_rungs
 from speclayers.layout import Layout
-from speclayers.names import HeadName, layers_of
+from speclayers.names import HeadName, ShapeName, layers_of
 from speclayers.planning import constants as known
 from speclayers.planning.constants import GPU, HOST, PROCESSOR, Machine
-from speclayers.planning.fanout import most_sets
+from speclayers.planning.fanout import most_sets, shapes
 from speclayers.planning.sizes import ASSUMED, STORED_BYTES, Size, size_of
 
 MB = 1e6
@@ -335,7 +335,7 @@ class Costs:
 
     def _decoding(self, model: str, seconds: float) -> Cost:
         target = self._target(model)
-        nodes = max(self.study.acceptance.nodes)
+        nodes = max(shape.nodes for shape in shapes(self.study.acceptance))
         tokens = nodes + self.study.acceptance.max_new_tokens + max(known.QUESTION_TOKENS.values())
         memory = target.machine.start_mb + target.weights_mb + 2 * target.keys_mb(tokens)
         return Cost(target.start + seconds, memory, HOST.run_mb, self.gpus(model))
@@ -348,7 +348,7 @@ class Costs:
 
     def _measure_acceptance(self, wildcards: Mapping[str, str]) -> Cost:
         acceptance, model = self.study.acceptance, wildcards["model"]
-        turns, nodes = self._turns(acceptance.per_category), int(wildcards["nodes"])
+        turns, nodes = self._turns(acceptance.per_category), ShapeName.parse(str(wildcards["nodes"])).nodes
         seconds = self._speculative(model, wildcards["head"], turns, acceptance.max_new_tokens, nodes)
         weights = self._head_weights(model, 3) * 4 / MB
         cost = self._decoding(model, seconds)
@@ -356,7 +356,7 @@ class Costs:
 
     def _measure_speed(self, wildcards: Mapping[str, str]) -> Cost:
         speed, model = self.study.speed, wildcards["model"]
-        turns, nodes = self._turns(speed.per_category), int(wildcards["nodes"])
+        turns, nodes = self._turns(speed.per_category), ShapeName.parse(str(wildcards["nodes"])).nodes
         seconds = self._plain(model, turns, speed.max_new_tokens)
         seconds += self._speculative(model, wildcards["head"], turns, speed.max_new_tokens, nodes)
         weights = self._head_weights(model, 3) * 4 / MB
