@@ -21,6 +21,11 @@ include: "rules/acceptance.smk"
 include: "rules/report.smk"
 
 
+# for scripts/why.py: what the fingerprints of this run were made of
+onstart:
+    add_records(Path(layout.fingerprints), identities.records())
+
+
 rule all:
     default_target: True
     input:

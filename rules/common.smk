@@ -10,10 +10,11 @@ from speclayers import specs
 from speclayers.config import TrainedSource
 from speclayers.names import HEAD_PATTERN, LAYERS_PATTERN, HeadName, layers_name, layers_of, temperature_name
 from speclayers.planning.costs import Costs
+from speclayers.planning.identity import Identities, add_records
 from speclayers.planning.fanout import LAYERS_A_PASS, LayerSet, acceptance_runs, moved_heads, speed_runs, trained_heads
 from speclayers.reading import parse_study, refuse_missing_files, refuse_repeated_keys
 from speclayers.errors import UserError
-from speclayers.fingerprint import STAGES, code_hash, fingerprint, selector_files, stage_code
+from speclayers.fingerprint import selector_files
 from speclayers.layout import GEOMETRY_TABLES, SPLITS, SUMMARY_TABLES, Layout
 from speclayers.files import read_json
 
@@ -61,66 +62,25 @@ prompts_file = {
 
 # ---------------------------------------------------------------- what a result depends on
 
-SPECS = {
-    "fetch_model": specs.fetch,
-    "build_teacher": specs.teacher,
-    "make_tiny_model": specs.tiny_model,
-    "dump_activations": specs.dump,
-    "accumulate_gram": specs.gram,
-    "measure_geometry": specs.geometry,
-    "sweep_filter": specs.sweep,
-    "select_layers": specs.selection,
-    "extract_features": specs.features,
-    "train_draft": specs.train,
-    "screen_layers": specs.screen,
-    "choose_questions": lambda study, model: specs.questions(study),
-    "decode_baseline": specs.baseline,
-    "measure_acceptance": specs.decode,
-    "measure_speed": specs.speed,
-}
-
-
-def stage_spec(stage, model):
-    """A stage's slice of the config; build_corpus carries its split behind a dot."""
-    name, _, split = stage.partition(".")
-    if name == "build_corpus":
-        return specs.corpus(study, model, split)
-    return SPECS[name](study, model)
-
-
-def identity(stage, model):
-    """Fingerprint of a stage's result for a model, everything before it included."""
-    if stage == "target":
-        stage = "make_tiny_model" if model in trained else "fetch_model"
-    name = stage.partition(".")[0]
-    script = Path(workflow.basedir, "scripts", f"{SCRIPTS.get(name, name)}.py")
-    upstream = [identity(before, model) for before in STAGES[name].upstream]
-    if name == "build_teacher":
-        upstream.append(identity("target", teacher_of(model)))
-    if name == "measure_geometry" and study.geometry.shards > 1:
-        upstream.append(identity("accumulate_gram", model))
-    if name == "select_layers":
-        named = (selector_files(chosen.name) for chosen in study.selection.selectors)
-        upstream += [code_hash(file) for files in named for file in files]
-    return fingerprint(stage_spec(stage, model), stage_code(name, script), upstream)
-
-
-SCRIPTS = {"build_teacher": "build_corpus"}
+identities = Identities(study, Path(workflow.basedir, "scripts"))
 
 
 def spec_of(stage):
     """A params function: the stage's slice as JSON."""
-    return lambda wildcards: stage_spec(in_split(stage, wildcards), wildcards.model).canonical()
+    return lambda wildcards: identities.spec(in_split(stage, wildcards), wildcards.model)
 
 
 def identity_of(stage):
     """A params function: the stage's fingerprint."""
-    return lambda wildcards: identity(in_split(stage, wildcards), wildcards.model)
+    return lambda wildcards: identities.identity(in_split(stage, wildcards), wildcards.model)
 
 
 def folder_of(name):
     """A params function: the folder that an input file lies in."""
     return lambda wildcards, input: Path(getattr(input, name)).parent.as_posix()
+
+
+ANY_MODEL = study.study.models[0]  # where a stage is the whole study's
 
 
 def in_split(stage, wildcards):
@@ -137,12 +97,7 @@ def shards_option(wildcards, input):
     """The same as options of the script."""
     if not input.shards:
         return ""
-    return f"--shards {input.shards} --shards-fingerprint {identity('accumulate_gram', wildcards.model)}"
-
-
-def study_code(stage):
-    """Hash of a study-wide stage's code."""
-    return stage_code(stage, Path(workflow.basedir, "scripts", f"{stage}.py"))
+    return f"--shards {input.shards} --shards-fingerprint {identities.identity('accumulate_gram', wildcards.model)}"
 
 
 def teacher_of(model):

@@ -23,7 +23,7 @@ rule summarise_model:
         mem_mb=memory_of("summarise_model"),
         runtime=minutes_of("summarise_model"),
     params:
-        code=study_code("summarise_model"),
+        code=identities.code("summarise_model"),
         dtype=lambda wildcards: study.models[wildcards.model].dtype,
         options=summary_options,
         geometry=lambda wildcards, input: Path(input.geometry[0]).parent.as_posix(),
@@ -57,7 +57,7 @@ rule aggregate_study:
         runtime=minutes_of("aggregate_study"),
     params:
         spec=specs.aggregate(study).canonical(),
-        code=study_code("aggregate_study"),
+        code=identities.code("aggregate_study"),
         summaries=[f"--summary {model}={Path(layout.summary(model, 'runs')).parent}" for model in study.study.models],
         targets=[f"--target {model}={layout.manifest(model)}" for model in study.study.models],
         benchmarks=f"{layout.root}/benchmarks",
@@ -81,7 +81,7 @@ rule render_report:
         mem_mb=memory_of("render_report"),
         runtime=minutes_of("render_report"),
     params:
-        code=study_code("render_report"),
+        code=identities.code("render_report"),
         plotting=[f"{name}={version(name)}" for name in ("altair", "vl-convert-python")],
     shell:
         "python scripts/render_report.py --database {input.database} --report {output.report}"
@@ -105,7 +105,7 @@ rule render_layers:
         runtime=minutes_of("render_layers"),
     params:
         spec=specs.aggregate(study).canonical(),
-        code=study_code("render_layers"),
+        code=identities.code("render_layers"),
         plotting=[f"{name}={version(name)}" for name in ("altair", "vl-convert-python")],
         options=[
             f"--target {model}={layout.manifest(model)}"
