@@ -1,4 +1,5 @@
 # make study   run the default study and print where its report lies
+# make plan    print what it takes before it runs: jobs, hours, memory, disk
 # make test    run all tests
 # make check   formatting, lint, types, workflow lint, schema and table page in step
 # make bench   speed and memory beside peers, written to benchmarks/results.md
@@ -10,11 +11,14 @@ STUDY ?= config.yaml
 bin := .venv/bin
 WARMED := fetch_model measure_acceptance train_draft select_layers render_report
 
-.PHONY: study test check format schema bench clean
+.PHONY: study plan test check format schema bench clean
 
 study: .venv/ready
 	$(bin)/snakemake --cores $(CORES) --configfile $(STUDY)
 	@$(bin)/python scripts/show_answer.py --configfile $(STUDY)
+
+plan: .venv/ready
+	@$(bin)/python scripts/plan.py --configfile $(STUDY)
 
 test: .venv/ready
 	$(bin)/python -m pytest

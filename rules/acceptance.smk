@@ -41,8 +41,6 @@ rule measure_acceptance:
         layout.log("measure_acceptance", "{model}", "{head}", "T{temperature}-n{nodes}"),
     benchmark:
         layout.benchmark("measure_acceptance", "{model}", "{head}", "T{temperature}-n{nodes}")
-    group:
-        swarm("measure_acceptance")
     conda:
         "../envs/model.yaml"
     resources:

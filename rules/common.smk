@@ -136,19 +136,6 @@ def gpus_of(stage):
     return lambda wildcards: costs.of(stage, dict(wildcards)).gpus
 
 
-def swarm(stage):
-    """A group function: where many jobs of a stage are short and need no GPU, a cluster may run several as one."""
-
-    def group(wildcards):
-        cost = costs.of(stage, dict(wildcards))
-        return None if cost.gpus or cost.seconds > SHORT_SECONDS else stage
-
-    return group
-
-
-SHORT_SECONDS = 300  # `group-components: measure_acceptance=8` in a profile makes eight of them one; without it none is
-
-
 # torch is wanted there only on a GPU
 gram_environment = "../envs/geometry.yaml" if study.geometry.device == "cpu" else "../envs/model.yaml"
 

@@ -117,8 +117,8 @@ def _changed_params(job: Planned, before: Records, now: Records) -> Iterator[str
             yield from compare(old, found, before, now)
         if not pairs:
             yield "its fingerprint changed; what it was made of is not recorded"
-    slices = [[found for value in values if (found := _as_json(value)) is not None] for values in (gone, new)]
-    for old_slice, new_slice in zip(*slices, strict=False):
+    slices = [[part for value in values if (part := _as_json(value)) is not None] for values in (gone, new)]
+    for old_slice, new_slice in zip(slices[0], slices[1], strict=False):
         yield from changed_keys(_stage_of(job), job.wildcards.get("model", ""), old_slice, new_slice)
     rest = [[value for value in values if _as_json(value) is None and not _is_hash(value)] for values in (gone, new)]
     for old, found in zip(*rest, strict=False):
