@@ -23,6 +23,11 @@ include: "rules/report.smk"
 include: "rules/export.smk"
 
 
+# for scripts/why.py: what the fingerprints of this run were made of
+onstart:
+    add_records(Path(layout.fingerprints), identities.records())
+
+
 rule all:
     default_target: True
     input:

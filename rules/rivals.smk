@@ -3,7 +3,9 @@
 
 def rival_files_of(model):
     """What is measured of a model's rivals."""
-    counted = [layout.acceptance(model, *run, table) for run in rival_runs(study, model) for table in ("cycles", "turns")]
+    counted = [
+        layout.acceptance(model, *run, table) for run in rival_runs(study, model) for table in ("cycles", "turns")
+    ]
     return counted + [layout.speed(model, *run) for run in timed_rival_runs(study, model)]
 
 
@@ -43,7 +45,7 @@ def rival_identity(stage):
     """A params function: the fingerprint of a drafter's run, with the code of the drafter itself."""
 
     def found(wildcards):
-        return identity(f"{stage}.{RivalName.parse(wildcards.rival).label}", wildcards.model)
+        return identities.identity(f"{stage}.{RivalName.parse(wildcards.rival).label}", wildcards.model)
 
     return found
 
@@ -52,7 +54,7 @@ def rival_spec(stage):
     """A params function: the slice of a drafter's run as JSON."""
 
     def found(wildcards):
-        return stage_spec(f"{stage}.{RivalName.parse(wildcards.rival).label}", wildcards.model).canonical()
+        return identities.spec(f"{stage}.{RivalName.parse(wildcards.rival).label}", wildcards.model)
 
     return found
 

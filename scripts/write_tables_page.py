@@ -124,8 +124,8 @@ VIEWS = {
         },
     ),
     "costs": View(
-        "What the jobs of a rule took, summed. A job that was killed and continued counts only its last run; a job"
-        " that the study no longer needs still counts while its measurement lies in `benchmarks/`.",
+        "What the jobs of a rule took, summed. A job that was killed and continued counts only its last run. Jobs of"
+        " models, heads and settings that the study no longer has do not count.",
         (schemas.JOBS,),
         {
             "jobs": "Jobs measured.",

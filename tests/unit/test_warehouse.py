@@ -417,6 +417,11 @@ def test_costs_are_summed_by_rule(study):
     assert study.costs[study.costs["rule"] == "fetch_model"]["max_rss_mb"].isna().all()
 
 
+def test_jobs_that_the_study_no_longer_needs_cost_nothing(study):
+    assert set(study.costs["rule"]) == {"build_corpus", "train_draft", "fetch_model"}
+    assert set(study.costs["model"]) == set(study.targets["model"])
+
+
 def test_columns_carry_their_meaning_in_the_database(built):
     with open_database(built / "study.duckdb") as connection:
         found = query(connection, "select comment from duckdb_columns() where table_name = 'cycles'")
@@ -501,7 +506,7 @@ def test_a_broken_measurement_is_told_by_its_line(tmp_path):
     (tmp_path / "rule").mkdir()
     (tmp_path / "rule" / "all.jsonl").write_text('{"s": 1.0}\nnonsense\n')
     with pytest.raises(UserError, match="line 2 is no measurement"):
-        read_jobs(tmp_path, ["m"])
+        read_jobs(tmp_path, ["m"], {})
 
 
 def test_costs_join_tokens_gpus_and_slurms_ids_to_their_jobs(tmp_path):

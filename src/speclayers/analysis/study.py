@@ -206,7 +206,7 @@ def build_study(
     plan = Resampling(spec.statistics.resamples, spec.statistics.confidence, spec.statistics.seed)
     unite_summaries(connection, summaries)
     connection.execute("set threads = 1")  # sums of floats in one order: what follows repeats to the last digit
-    jobs = pd.DataFrame() if benchmarks is None else read_jobs(benchmarks, summaries)
+    jobs = pd.DataFrame() if benchmarks is None else read_jobs(benchmarks, *_declared(connection, manifests))
     write_estimate(connection, "jobs", jobs)
     write_estimate(connection, "targets", targets_frame(manifests))
     create_set_views(connection)
@@ -221,6 +221,23 @@ def build_study(
     write_estimate(connection, "curve_ranks", estimates.estimate_curve_ranks(connection, plan))
     _write_comparisons(connection, counts, tau, spec.statistics.reference, plan)
     create_views(connection)
+
+
+def _declared(
+    connection: Connection, manifests: Mapping[str, Manifest]
+) -> tuple[set[str], dict[str, set[tuple[str, ...]]]]:
+    """Return the models whose jobs belong to the study, teachers too, and its jobs that have heads or settings."""
+    sources = [manifest.source for manifest in manifests.values()]
+    teachers = [str(source["teacher"]) for source in sources if "teacher" in source]
+    setting = "model, drafter, printf('T%g-n%d', temperature, nodes)"
+    found = {
+        "train_draft": "select model, drafter from heads",
+        "decode_baseline": "select model, printf('T%g', temperature) from runs",
+        "measure_acceptance": f"select {setting} from runs",
+        "measure_speed": f"select {setting} from speed",
+    }
+    runs = {rule: set(connection.sql(sql).fetchall()) for rule, sql in found.items()}
+    return {*manifests, *teachers}, runs
 
 
 def _write_comparisons(

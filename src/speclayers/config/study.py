@@ -20,7 +20,7 @@ SHARED_FOLDERS = ("models", "downloads")
 
 STUDY_ENTRIES = (
     *("tables", "figures", "benchmarks"),
-    *("questions.jsonl", "study.duckdb", "report.html", "layers.html", "answer.txt"),
+    *("questions.jsonl", "fingerprints.json", "study.duckdb", "report.html", "layers.html", "answer.txt"),
 )
 """Folders and files of a study that belong to no model."""
 

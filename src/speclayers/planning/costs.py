@@ -7,6 +7,7 @@ a weight and token, training three times as much. Nothing is measured here, and 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from typing import NamedTuple
 from speclayers.config import DraftConfig, Study, TrainedSource
 from speclayers.drafting.halving import plan_rungs
 from speclayers.layout import Layout
-from speclayers.names import HeadName, ShapeName, layers_of
+from speclayers.names import LAYERS_PATTERN, HeadName, ShapeName, layers_of
 from speclayers.planning import constants as known
 from speclayers.planning.constants import GPU, HOST, PROCESSOR, Machine
 from speclayers.planning.fanout import most_sets, shapes
@@ -39,6 +40,12 @@ class Cost(NamedTuple):
     disk_mb: float = 0.0
     gpus: int = 0
     work_mb: float = 0.0
+
+
+def _layers_read(head: str) -> int:
+    """Return how many layers a head reads, from its name; three where that does not say so."""
+    named = re.search(LAYERS_PATTERN, head)
+    return len(layers_of(named.group())) if named else 3
 
 
 @dataclass(frozen=True)
@@ -327,7 +334,7 @@ class Costs:
         target, acceptance = self._target(model), self.study.acceptance
         prompt = known.QUESTION_TOKENS[acceptance.questions.source]
         cycles = turns * new_tokens / known.TOKENS_A_CYCLE
-        weights = self._head_weights(model, len(HeadName.parse(head).layers))
+        weights = self._head_weights(model, _layers_read(head))
         drafted = cycles * acceptance.depth * acceptance.top_k
         drafting = 2 * weights * drafted / target.machine.forward_flops
         drafting += cycles * acceptance.depth * 4 * target.machine.layer_seconds
