@@ -7,8 +7,8 @@ rule summarise_model:
         unpack(results_of(heads_of)),
         unpack(results_of(screened_heads_of, "screened_")),
         unpack(results_of(moved_heads_of, "moved_")),
-        rivals=lambda wildcards: rival_files_of(wildcards.model),
         unpack(pretrained_results),
+        rivals=lambda wildcards: rival_files_of(wildcards.model),
         screening=screening_of,
         geometry=expand(layout.geometry("{{model}}", "{table}"), table=GEOMETRY_TABLES),
         selections=layout.selections("{model}"),
@@ -34,9 +34,7 @@ rule summarise_model:
         options=summary_options,
         rivals=rival_options,
         geometry=lambda wildcards, input: Path(input.geometry[0]).parent.as_posix(),
-        baseline=lambda wildcards: [
-            f"--baseline {t}={layout.baseline(wildcards.model, t)}" for t in BASELINES
-        ],
+        baseline=lambda wildcards: [f"--baseline {t}={layout.baseline(wildcards.model, t)}" for t in BASELINES],
         folder=lambda wildcards, output: Path(output[0]).parent.as_posix(),
     shell:
         "python scripts/summarise_model.py --model {wildcards.model} --fingerprint {params.code} --target {input.target}"

@@ -3,7 +3,9 @@
 
 def rival_files_of(model):
     """What is measured of a model's rivals."""
-    counted = [layout.acceptance(model, *run, table) for run in rival_runs(study, model) for table in ("cycles", "turns")]
+    counted = [
+        layout.acceptance(model, *run, table) for run in rival_runs(study, model) for table in ("cycles", "turns")
+    ]
     return counted + [layout.speed(model, *run) for run in timed_rival_runs(study, model)]
 
 
