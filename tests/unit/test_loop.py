@@ -231,9 +231,9 @@ def exact_endings(target, prompt, sampling):
     return table.numpy()
 
 
-def endings_p_value(target, exact, sampling, samples):
+def endings_p_value(target, exact, sampling, samples, drafter=None):
     likely = exact.sum(1).argsort()[::-1][:4].tolist()
-    drafter = FixedDrafter([*likely, *likely[::-1]], [0, 0, 0, 0, 1, 1, 2, 2])
+    drafter = drafter or FixedDrafter([*likely, *likely[::-1]], [0, 0, 0, 0, 1, 1, 2, 2])
     counts = np.zeros_like(exact)
     for seed in range(samples):
         counts[tuple(decode(target, drafter, 3, [4, 7, 2], sampling, seed).tokens[1:])] += 1

@@ -14,6 +14,10 @@ MOVED_KIND = "moved"
 """Kind of heads that kept another set's weights; they are compared with heads trained on their layers, only."""
 
 
+IS_RIVAL = f"layers is null and kind <> '{PRETRAINED.rstrip('.')}'"
+"""Condition in SQL: a drafter without a head. It stands in no comparison of layer sets, only in a table of its own."""
+
+
 class DrafterName(NamedTuple):
     """Parts of a drafter's name; `layers` and `seed` are None where it has none."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from speclayers.analysis import estimates
-from speclayers.analysis.drafters import MOVED_KIND
+from speclayers.analysis.drafters import IS_RIVAL, MOVED_KIND
 from speclayers.analysis.provenance import facts_frame, read_jobs, targets_frame
 from speclayers.analysis.statistics import Resampling
 from speclayers.analysis.warehouse import (
@@ -37,6 +37,9 @@ class Study:
     facts: pd.DataFrame
     targets: pd.DataFrame
     tau: pd.DataFrame
+    rivals: pd.DataFrame
+    skip_overlap: pd.DataFrame
+    skip_changes: pd.DataFrame
     moved: pd.DataFrame
     transfers: pd.DataFrame
     comparisons: pd.DataFrame
@@ -138,7 +141,13 @@ def read_study(connection: Connection) -> Study:
     whole = {
         "facts": "facts",
         "targets": "targets",
-        "tau": f"acceptance_summary where kind <> '{MOVED_KIND}' order by model, temperature, nodes, tau_question desc",
+        "tau": (
+            f"acceptance_summary where kind <> '{MOVED_KIND}' and not ({IS_RIVAL})"
+            " order by model, temperature, nodes, tau_question desc"
+        ),
+        "rivals": f"acceptance_summary where {IS_RIVAL}",
+        "skip_overlap": "skip_overlap",
+        "skip_changes": "skip_changes",
         "moved": f"acceptance_summary where kind = '{MOVED_KIND}'",
         "transfers": "transfers order by model, temperature, nodes, metric desc, layer_set",
         "comparisons": "comparisons",
