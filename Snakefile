@@ -59,5 +59,10 @@ rule report:
 rule export:
     input:
         expand(layout.preflight("{model}"), model=study.study.models),
+    log:
+        layout.log("export", "all"),
+    localrule: True
+    conda:
+        "envs/export.yaml"
     shell:
-        "cat {input}"
+        "cat {input} | tee {log}"

@@ -87,7 +87,7 @@ VIEWS = {
     "sets": View("Every layer set that was measured, chosen or not.", (schemas.RUNS,), OF_SET),
     "acceptance_summary": View(
         "tau of every layer set at every setting, with what drafting cost.",
-        (schemas.TAU_ESTIMATES,),
+        (schemas.TAU_ESTIMATES, schemas.RUNS),
         OF_SET
         | {
             "drafted_per_cycle": "Draft tokens verified in a cycle, mean; cycles cut by the budget left out.",
@@ -99,7 +99,7 @@ VIEWS = {
             "search_score": "What searches reached, mean; null where there were none.",
         },
     ),
-    "comparisons": View("Every difference to the reference, with its verdict.", (schemas.DIFFERENCES,), OF_SET),
+    "comparisons": View("Every difference to the reference, with its verdict.", (schemas.DIFFERENCES, schemas.RUNS), OF_SET),
     "layer_profile": View(
         "What is known of each layer, sinks left out.",
         (schemas.SUMMARIES["geometry_turning"],),
