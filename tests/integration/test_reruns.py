@@ -22,10 +22,9 @@ SETTINGS = 2  # temperatures × nodes
 def jobs(done):
     """The jobs that a run executed, or would: how many of each rule."""
     assert done.returncode == 0, done.stdout + done.stderr
-    text = done.stdout + done.stderr
-    found = Counter(re.findall(r"^(?:local)?(?:rule|checkpoint) (\w+):", text, re.MULTILINE))
-    found["select_layers"] += len(re.findall(r"^Job \d+: Choose layers of ", text, re.MULTILINE))  # it has a message
-    return +Counter({rule: count for rule, count in found.items() if rule != "all"})
+    shown = r"^(?:(?:local)?(?:rule|checkpoint) (\w+):|Job \d+: (\w+) of )"  # select_layers has a message of its own
+    found = ("".join(names) for names in re.findall(shown, done.stdout + done.stderr, re.MULTILINE))
+    return Counter(rule for rule in found if rule != "all")
 
 
 def planned(space, *words, **variables):
