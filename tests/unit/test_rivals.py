@@ -13,6 +13,8 @@ from speclayers.analysis.study import build_study, read_study
 from speclayers.analysis.summary import Run, write_summary
 from speclayers.analysis.warehouse import new_database
 from speclayers.config import RivalConfig
+from speclayers.decoding.baseline import decode_questions
+from speclayers.decoding.shards import Shards, to_frame
 from speclayers.drafting.rival import build_rival, known_rivals
 from speclayers.errors import UserError
 from speclayers.fingerprint import rival_files, rival_needs
@@ -20,8 +22,10 @@ from speclayers.geometry.redundancy import redundant_blocks
 from speclayers.names import RivalName
 from speclayers.planning.fanout import rival_runs, timed_rival_runs
 from speclayers.reading import parse_study
-from speclayers.tables import CKA, CYCLES, Origin, read_table, write_table
+from speclayers.specs import RivalSpec, SpeedSpec, TimedRivalSpec
+from speclayers.tables import BASELINE, CKA, CYCLES, SPEED, TURNS, Origin, read_table, write_table
 from tests.synthetic import MadeUpModel, origin, write_model, write_study
+from tests.unit.test_acceptance import CHECKED, QUESTIONS, SPEC, run_script
 from tests.unit.test_loop import (
     PROMPT,
     SMALL,
@@ -200,6 +204,30 @@ def test_a_drafters_code_is_its_own_file_and_what_it_builds_on():
     assert {path.stem for path in rival_files("prompt_lookup")} >= {"prompt_lookup", "drafter"}
     with pytest.raises(UserError, match="there is no drafter 'nope'"):
         rival_files("nope")
+
+
+# ---------------------------------------------------------------- scripts
+
+
+def test_scripts_write_their_tables(tiny_target, tmp_path, monkeypatch):
+    target = tiny_target(vocabulary=160)
+    rows = decode_questions(target, QUESTIONS[:2], CHECKED, Shards(tmp_path / "greedy", "key"))
+    baseline, cka = tmp_path / "T0.parquet", write_cka(tmp_path, 6)
+    write_table(baseline, BASELINE, to_frame(rows["baseline"], BASELINE), origin("tiny"))
+    given = {"target": target.model.config._name_or_path, "baseline": baseline, "temperature": 0, "cka": cka}
+    rival = RivalConfig(name="geometry_skip", draft_length=3)
+    tables = {name: tmp_path / f"{name}.parquet" for name in ("cycles", "turns")}
+    spec = RivalSpec(decode=SPEC, rival=rival).canonical()
+    given |= {"rival": "geometry_skip"}
+    run_script("measure_rival.py", monkeypatch, spec=spec, **given, **tables, work=tmp_path / "work")
+    assert read_table(tables["turns"], TURNS)["identical_to_greedy"].all()
+    cycles = read_table(tables["cycles"], CYCLES)
+    assert {tuple(blocks) for blocks in cycles["skipped_mlp"]} == {tuple(cycles["skipped_attention"][0])}
+    assert cycles["search_score"].isna().all()
+    assert not (tmp_path / "work").exists()
+    timed = TimedRivalSpec(timed=SpeedSpec(decode=SPEC, per_category=1), rival=rival).canonical()
+    run_script("time_rival.py", monkeypatch, spec=timed, **given, output=tmp_path / "speed.parquet")
+    assert (read_table(tmp_path / "speed.parquet", SPEED)["draft_s"] > 0).all()
 
 
 # ---------------------------------------------------------------- in the study's tables
