@@ -99,7 +99,9 @@ VIEWS = {
             "search_score": "What searches reached, mean; null where there were none.",
         },
     ),
-    "comparisons": View("Every difference to the reference, with its verdict.", (schemas.DIFFERENCES, schemas.RUNS), OF_SET),
+    "comparisons": View(
+        "Every difference to the reference, with its verdict.", (schemas.DIFFERENCES, schemas.RUNS), OF_SET
+    ),
     "layer_profile": View(
         "What is known of each layer, sinks left out.",
         (schemas.SUMMARIES["geometry_turning"],),
