@@ -81,9 +81,10 @@ def test_compiling_trains_the_same_head(setting, tmp_path, monkeypatch):
     compiled = []
     compile_of_torch = torch.compile
     monkeypatch.setattr(torch, "compile", lambda f, **options: compiled.append(f) or compile_of_torch(f, **options))
-    plain = run(setting, tmp_path / "plain")
+    settings = {"steps": 4, "ttt_steps": 2}  # every step of training-time test is a graph of its own
+    plain = run(setting, tmp_path / "plain", **settings)
     assert not compiled
-    fused = run(setting, tmp_path / "fused", compile=True)
+    fused = run(setting, tmp_path / "fused", compile=True, **settings)
     assert [function.__name__ for function in compiled] == ["slot_attention", "_compare"]
     assert_close(fused.table, plain.table, 1e-4)
     torch.testing.assert_close(weights(fused.head), weights(plain.head), rtol=1e-3, atol=1e-4)
