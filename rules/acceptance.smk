@@ -52,8 +52,6 @@ rule measure_acceptance:
         layout.log("measure_acceptance", "{model}", "{head}", "T{temperature}-n{nodes}", *SHARD),
     benchmark:
         layout.benchmark("measure_acceptance", "{model}", "{head}", "T{temperature}-n{nodes}", *SHARD)
-    group:
-        swarm("measure_acceptance")
     conda:
         "../envs/model.yaml"
     resources:
@@ -90,7 +88,7 @@ if SHARDED:
         conda:
             "../envs/report.yaml"
         params:
-            code=study_code("merge_shards"),
+            code=identities.code("merge_shards"),
             identity=identity_of("decode_baseline"),
         shell:
             "python scripts/merge_shards.py --model {wildcards.model} --fingerprint {params.identity}"
@@ -114,7 +112,7 @@ if SHARDED:
         conda:
             "../envs/report.yaml"
         params:
-            code=study_code("merge_shards"),
+            code=identities.code("merge_shards"),
             identity=identity_of("measure_acceptance"),
         shell:
             "python scripts/merge_shards.py --model {wildcards.model} --fingerprint {params.identity}"

@@ -37,8 +37,8 @@ rule choose_questions:
     conda:
         "../envs/model.yaml"
     params:
-        spec=stage_spec("choose_questions", None).canonical(),
-        identity=identity("choose_questions", None),
+        spec=identities.spec("choose_questions", ANY_MODEL),
+        identity=identities.identity("choose_questions", ANY_MODEL),
         downloads=layout.downloads,
     shell:
         "python scripts/choose_questions.py --spec {params.spec:q} --model all"

@@ -18,7 +18,7 @@ rule import_draft:
         runtime=lambda wildcards, attempt: 60 * attempt,
     params:
         spec=lambda wildcards: specs.pretrained(study, wildcards.name).canonical(),
-        code=study_code("import_draft"),
+        code=identities.code("import_draft"),
         target=folder_of("target"),
     shell:
         "python scripts/import_draft.py --spec {params.spec:q} --model {wildcards.model} --fingerprint {params.code}"
@@ -43,7 +43,7 @@ checkpoint recommend_head:
         runtime=lambda wildcards, attempt: 20 * attempt,
     params:
         spec=lambda wildcards: specs.recommend_head(study, wildcards.model).canonical(),
-        code=study_code("recommend_head"),
+        code=identities.code("recommend_head"),
         target=folder_of("target"),
         heads=lambda wildcards: Path(layout.head(wildcards.model, "any", "any")).parent.parent.as_posix(),
         seed=study.draft.seeds[0],
@@ -70,7 +70,7 @@ rule export_draft:
         runtime=lambda wildcards, attempt: 60 * attempt,
     params:
         spec=lambda wildcards: specs.export(study, wildcards.model).canonical(),
-        code=study_code("export_draft"),
+        code=identities.code("export_draft"),
         target=folder_of("target"),
         database=lambda wildcards, input: f"--database {input.database}" if input.database else "",
     shell:

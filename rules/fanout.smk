@@ -105,7 +105,7 @@ def pretrained_runs(model):
     """All (head, temperature, nodes) at which heads trained elsewhere are counted, and those at which they are timed."""
     heads = pretrained_of(model)
     return tuple(
-        [(head, temperature_name(t), n) for head in heads for t in settings.temperatures for n in settings.nodes]
+        [(head, temperature_name(t), n) for head in heads for t in settings.temperatures for n in shapes(settings)]
         for settings in (study.acceptance, study.speed)
     )
 
@@ -165,3 +165,61 @@ def summary_options(wildcards):
             for head, temperature, nodes in [*speed_runs(study, heads), *timed]
         ),
     ]
+
+
+def rival_files_of(model):
+    """What is measured of a model's rivals."""
+    counted = [
+        layout.acceptance(model, *run, table) for run in rival_runs(study, model) for table in ("cycles", "turns")
+    ]
+    return counted + [layout.speed(model, *run) for run in timed_rival_runs(study, model)]
+
+
+def rival_options(wildcards):
+    """The same as options of the script that summarises them."""
+    model = wildcards.model
+    return [
+        *(
+            f"--acceptance {rival}:{temperature}:{nodes}="
+            f"{Path(layout.acceptance(model, rival, temperature, nodes, 'cycles')).parent}"
+            for rival, temperature, nodes in rival_runs(study, model)
+        ),
+        *(
+            f"--speed {rival}:{temperature}:{nodes}={layout.speed(model, rival, temperature, nodes)}"
+            for rival, temperature, nodes in timed_rival_runs(study, model)
+        ),
+    ]
+
+
+# Named by the targets, too, as the screenings are: else a drafter added to a finished study would not be looked for.
+rival_results = [file for model in study.study.models for file in rival_files_of(model)]
+
+
+def needs_of(wildcards):
+    """Files that a drafter asks for, each under its name."""
+    name, model = RivalName.parse(wildcards.rival), wildcards.model
+    made = {"cka": layout.geometry(model, "cka")}
+    return {need: made[need] for need in rival_needs(name.kind)}
+
+
+def needs_options(wildcards, input):
+    """The same as options of the script."""
+    return [f"--{need} {input[need]}" for need in needs_of(wildcards)]
+
+
+def rival_identity(stage):
+    """A params function: the fingerprint of a drafter's run, with the code of the drafter itself."""
+
+    def found(wildcards):
+        return identities.identity(f"{stage}.{RivalName.parse(wildcards.rival).label}", wildcards.model)
+
+    return found
+
+
+def rival_spec(stage):
+    """A params function: the slice of a drafter's run as JSON."""
+
+    def found(wildcards):
+        return identities.spec(f"{stage}.{RivalName.parse(wildcards.rival).label}", wildcards.model)
+
+    return found

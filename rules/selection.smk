@@ -44,7 +44,7 @@ rule recommend_layers:
     conda:
         "../envs/geometry.yaml"
     params:
-        code=study_code("recommend_layers"),
+        code=identities.code("recommend_layers"),
     shell:
         "python scripts/recommend_layers.py --model {wildcards.model} --target {input.target}"
         " --selections {input.selections} --output {output} > {log} 2>&1"

@@ -11,6 +11,7 @@ import ast
 import hashlib
 import json
 from collections.abc import Iterable
+from copy import copy
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -143,11 +144,47 @@ def code_hash(path: Path) -> str:
     """Hash a Python file over its syntax tree without docstrings; any other file over its bytes."""
     if path.suffix != ".py":
         return hashlib.sha256(path.read_bytes()).hexdigest()
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return _text_hash(path.read_text(encoding="utf-8"))
+
+
+@cache  # by the text: many stages name the same files, and a file may be edited meanwhile
+def _text_hash(text: str) -> str:
+    return hashlib.sha256(ast.dump(_syntax_tree(text)).encode()).hexdigest()
+
+
+def code_parts(path: Path) -> dict[str, str]:
+    """Hash the functions and methods of a Python file one by one, to tell later which of them changed.
+
+    Returns:
+        Hashes by name; the empty name stands for all statements outside functions. Nothing for other files.
+    """
+    if path.suffix != ".py":
+        return {}
+    parts: dict[str, list[str]] = {}
+    _collect(_syntax_tree(path.read_text(encoding="utf-8")).body, "", parts)
+    return {name: digest(*texts)[:8] for name, texts in parts.items()}
+
+
+def _collect(body: list[ast.stmt], inside: str, parts: dict[str, list[str]]) -> None:
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            head = copy(node)
+            head.body = []
+            parts.setdefault(f"{inside}{node.name}", []).append(ast.dump(head))
+            _collect(node.body, f"{inside}{node.name}.", parts)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            parts.setdefault(f"{inside}{node.name}", []).append(ast.dump(node))
+        else:
+            parts.setdefault(inside.rstrip("."), []).append(ast.dump(node))
+
+
+def _syntax_tree(text: str) -> ast.Module:
+    """Parse Python without its docstrings."""
+    tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             _drop_docstring(node)
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
+    return tree
 
 
 def _drop_docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> None:

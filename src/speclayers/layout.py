@@ -154,6 +154,11 @@ class Layout:
         return f"{self.model(model)}/summary/{table}.parquet"
 
     @property
+    def fingerprints(self) -> str:
+        """What the fingerprints of all runs were made of, to tell what changed."""
+        return f"{self.root}/fingerprints.json"
+
+    @property
     def database(self) -> str:
         """The study's DuckDB file."""
         return f"{self.root}/study.duckdb"

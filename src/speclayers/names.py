@@ -13,6 +13,38 @@ def temperature_name(temperature: float) -> str:
     return format(temperature, "g")
 
 
+SHAPE_PATTERN = r"\d+c?"
+"""Regular expression of a draft shape's name."""
+
+
+class ShapeName(NamedTuple):
+    """The size of what is drafted at once, as it stands in paths: 30 is a tree of 30 nodes, 6c a chain of 6.
+
+    Args:
+        nodes: Nodes, the root counted.
+        chain: Whether they are one path; else a tree.
+    """
+
+    nodes: int
+    chain: bool = False
+
+    def __str__(self) -> str:
+        """Return the name."""
+        return f"{self.nodes}c" if self.chain else str(self.nodes)
+
+    @classmethod
+    def parse(cls, text: str) -> ShapeName:
+        """Read a name back.
+
+        Raises:
+            UserError: The text is no such name, or the shape leaves nothing to draft.
+        """
+        nodes = int(text.removesuffix("c")) if re.fullmatch(SHAPE_PATTERN, text) else 0
+        if nodes < 2:
+            raise UserError(f"nodes: found '{text}', expected 2 or more for a tree, with a 'c' behind it for a chain")
+        return cls(nodes, text.endswith("c"))
+
+
 LAYERS_PATTERN = r"l\d\d+(?:-l\d\d+)*"
 """Regular expression of a layer set's name; without braces, which a workflow's patterns cannot hold."""
 
@@ -85,6 +117,11 @@ class HeadName(NamedTuple):
     def origin(self) -> HeadName:
         """Return the head whose weights it started from: same kind and seed, other layers."""
         return HeadName(layers=self.start, seed=self.seed, kind=self.kind)
+
+
+def is_rival(text: str) -> bool:
+    """Tell whether a drafter's name is that of one without a head."""
+    return _RIVAL_NAME.match(text) is not None
 
 
 class RivalName(NamedTuple):

@@ -54,12 +54,14 @@ def refuse_repeated_keys(path: Path) -> None:
     """Check that no mapping of a YAML file has a key twice, such as two models of one name.
 
     Raises:
-        UserError: One has; or the file is no YAML.
+        UserError: One has; or the file cannot be read, or is no YAML.
     """
     try:
         yaml.load(path.read_text(encoding="utf-8"), _LoaderWithoutRepeats)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
     except yaml.YAMLError as error:
         raise UserError(f"{path}: is no valid YAML: {' '.join(str(error).split())}") from None
 

@@ -291,8 +291,9 @@ def questions(study: Study) -> QuestionsSpec:
 
 
 def baseline(study: Study, model: str) -> BaselineSpec:
-    """Return the slice of decode_baseline; a tree's width does not matter there, its depth decides what fits."""
-    narrow = decode(study, model).model_copy(update={"top_k": 1})
+    """Return the slice of decode_baseline; a tree's width does not matter there, the longest path decides what fits."""
+    longest = max([study.acceptance.depth, *study.acceptance.chains])
+    narrow = decode(study, model).model_copy(update={"top_k": 1, "depth": longest})
     return BaselineSpec(decode=narrow, check_generate=study.acceptance.check_generate)
 
 

@@ -110,6 +110,26 @@ def test_a_dry_run_of_the_papers_study_needs_no_network_and_lists_both_models(wo
         assert f"results/paper/{model}/selection/selections.parquet" in done.stdout
 
 
+def test_the_slurm_profile_plans_the_papers_study_where_there_is_no_slurm(workspace):
+    done = workspace.run("snakemake", "--profile", "slurm", "-n", "--configfile", "studies/paper.yaml")
+    assert done.returncode == 0, done.stderr
+    (block,) = re.findall(
+        r"^rule build_corpus:\n(?: {4}.*\n)*?    output: .*4b/corpus/training.*\n(?: {4}.*\n)+", done.stdout, re.M
+    )
+    assert "gpu=1" in block
+    assert "ran_on={}" in block
+
+
+def test_a_lock_is_told_with_what_to_do(workspace):
+    locks = workspace.folder / ".snakemake/locks"
+    locks.mkdir(parents=True)
+    (locks / "0.output.lock").write_text(f"{LAYOUT.manifest('smollm2-135m')}\n")
+    done = workspace.smoke(LAYOUT.manifest("smollm2-135m"))
+    assert done.returncode != 0
+    assert "Directory cannot be locked" in done.stderr
+    assert "--unlock" in done.stderr
+
+
 def test_layers_alone_trains_nothing(workspace):
     done = workspace.smoke("-n", "layers")
     assert done.returncode == 0

@@ -8,6 +8,7 @@ import torch
 
 from speclayers.decoding.loop import speculate
 from speclayers.decoding.passes import TargetPasses
+from speclayers.decoding.sampling import GREEDY
 from speclayers.drafting.clasp import ClaspDrafter
 from speclayers.drafting.layer_path import find_path
 from speclayers.drafting.skipping import Chain, SkippingDrafter
@@ -217,6 +218,6 @@ def test_layers_are_skipped_in_drafting_and_in_nothing_else(tiny_target):
     text = endless(target)
     drafter = clasp(target, skipped=7)
     passes = TargetPasses(target, 80, drafter.rows)
-    answer = speculate(passes, drafter, PROMPT, 24, 0.0, torch.Generator())
+    answer = speculate(passes, drafter, PROMPT, 24, GREEDY, torch.Generator())
     assert answer.tokens == text[len(PROMPT) :][:24]
     assert any(cycle.accepted == 0 for cycle in answer.cycles)

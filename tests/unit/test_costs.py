@@ -130,7 +130,9 @@ def test_replicas_are_measured_only_where_they_are_wanted():
     heads = trained_heads(config, sets)
     assert [(head.layers, head.seed) for head in heads] == [(s.layers, seed) for s in sets for seed in (4, 5)]
     assert len(acceptance_runs(config, heads)) == 2 * (4 + 1)
-    assert [(run.head.seed, run.temperature, run.nodes) for run in speed_runs(config, heads)] == [(5, "0", 30)] * 2
+    assert [(run.head.seed, run.temperature, str(run.nodes)) for run in speed_runs(config, heads)] == [
+        (5, "0", "30")
+    ] * 2
 
 
 def test_moved_heads_start_from_one_selectors_sets_and_end_at_the_others():

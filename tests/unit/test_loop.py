@@ -16,7 +16,8 @@ from speclayers.decoding.verify import Verdict
 from speclayers.drafting import eagle3
 from speclayers.drafting.drafter import Verified
 from speclayers.drafting.eagle3 import Eagle3Drafter
-from speclayers.drafting.tree import TreeShape
+from speclayers.drafting.tree import TreeShape, shape_of
+from speclayers.names import ShapeName
 from speclayers.targets.cache import PreallocatedCache
 from speclayers.targets.capture import capture_states
 from tests.chi_square import p_value
@@ -230,9 +231,9 @@ def exact_endings(target, prompt, sampling):
     return table.numpy()
 
 
-def endings_p_value(target, exact, sampling, samples):
+def endings_p_value(target, exact, sampling, samples, drafter=None):
     likely = exact.sum(1).argsort()[::-1][:4].tolist()
-    drafter = FixedDrafter([*likely, *likely[::-1]], [0, 0, 0, 0, 1, 1, 2, 2])
+    drafter = drafter or FixedDrafter([*likely, *likely[::-1]], [0, 0, 0, 0, 1, 1, 2, 2])
     counts = np.zeros_like(exact)
     for seed in range(samples):
         counts[tuple(decode(target, drafter, 3, [4, 7, 2], sampling, seed).tokens[1:])] += 1
@@ -356,6 +357,14 @@ def chain_scores(target, head, states, path):
         embedded = target.embed(head.target_ids(torch.tensor([[token]])))
         output = head(output, embedded, torch.tensor([[len(PROMPT) + depth]]), None, cache)
     return head.logits(output)[0, 0].log_softmax(-1)
+
+
+def test_eagle3_drafts_chains_too(tiny_target):
+    target = tiny_target(vocabulary=VOCABULARY)
+    shape = shape_of(ShapeName(6, chain=True), depth=2, top_k=9)
+    answer = decode(target, Eagle3Drafter(target, make_head(target, draft_vocabulary=64), shape))
+    assert answer.tokens == generate(target, PROMPT, 24)
+    assert {(cycle.drafted, cycle.depth, cycle.draft_forwards) for cycle in answer.cycles} == {(5, 5, 5)}
 
 
 def test_eagle3_decodes_what_plain_decoding_does(tiny_target):

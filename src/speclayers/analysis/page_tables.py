@@ -13,6 +13,7 @@ from speclayers.analysis.wording import (
     MISSING,
     SPLIT_IN_WORDS,
     confidence_level,
+    draft_size,
     estimate,
     interval,
     layers_in_words,
@@ -70,7 +71,13 @@ def _estimate(row: dict[str, Any], name: str, digits: int = 2) -> str:
 def tau(study: Study) -> PageTable:
     """Return τ of every layer set at every setting."""
     rows = [
-        [row["model"], layers_in_words(row["layer_set"]), row["selectors"], f"{row['temperature']:g}", row["nodes"]]
+        [
+            row["model"],
+            layers_in_words(row["layer_set"]),
+            row["selectors"],
+            f"{row['temperature']:g}",
+            draft_size(row["nodes"], row["chain"]),
+        ]
         + [_estimate(row, "tau_question"), _estimate(row, "tau_pooled")]
         + [row[name] for name in ("questions", "skipped", "seeds", "cycles", "cut_cycles")]
         for model in study.models
@@ -120,7 +127,7 @@ def comparisons(study: Study, model: str) -> PageTable:
                 layers_in_words(row["layer_set"]),
                 row["selectors"],
                 f"{row['temperature']:g}",
-                row["nodes"],
+                draft_size(row["nodes"], row["chain"]),
                 _difference(row),
                 percent(row["relative"], 1),
                 number(row["p_holm"], 4),
@@ -292,7 +299,12 @@ def heads(study: Study) -> PageTable:
 def speed(study: Study) -> PageTable:
     """Return speed-up and where the time goes."""
     cells = [
-        [row["model"], layers_in_words(row["layer_set"]), f"{row['temperature']:g}", row["nodes"]]
+        [
+            row["model"],
+            layers_in_words(row["layer_set"]),
+            f"{row['temperature']:g}",
+            draft_size(row["nodes"], row["chain"]),
+        ]
         + [_estimate(row, "speed_up")]
         + [number(row["tokens_per_s"], 1), number(row["baseline_tokens_per_s"], 1)]
         + [percent(row[f"{part}_share"]) for part in ("draft", "verify", "other")]
@@ -347,7 +359,7 @@ def costs(study: Study) -> PageTable:
 def exactness(study: Study) -> PageTable:
     """Return how many turns equal plain greedy decoding, run by run."""
     cells = [
-        [row["model"], row["drafter"], f"{row['temperature']:g}", row["nodes"], row["turns"]]
+        [row["model"], row["drafter"], f"{row['temperature']:g}", draft_size(row["nodes"], row["chain"]), row["turns"]]
         + [_whole(row[name]) for name in ("identical", "as_generate", "ties", "different")]
         + [row["exactness"]]
         for row in rows_of(study.runs)
@@ -380,7 +392,7 @@ def disagreements(study: Study) -> PageTable:
         [
             row["model"],
             row["drafter"],
-            row["nodes"],
+            draft_size(row["nodes"], row["chain"]),
             row["question_id"],
             row["turn"],
             _whole(row["first_difference"]),

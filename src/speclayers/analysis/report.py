@@ -19,6 +19,7 @@ from speclayers.analysis import (
     acceptance_figures,
     geometry_figures,
     page_tables,
+    rivals_page,
     run_figures,
     screening_page,
     selection_figures,
@@ -56,6 +57,7 @@ def sections(study: Study) -> list[Section]:
     """Return the page's sections; each says what is missing where there are no data, or is left out if optional."""
     builders = (
         ("acceptance", "Tokens accepted", _acceptance),
+        ("rivals", "Drafters without a head", _rivals),
         ("layers", "The layers", _layers),
         ("selections", "Which layers were chosen", selections_section),
         ("screening", "Screening by short trainings", _screening),
@@ -206,6 +208,13 @@ def _acceptance(study: Study) -> Iterator[Block]:
             acceptance_figures.depths(study, model),
             acceptance_figures.prediction(study, model),
         )
+
+
+def _rivals(study: Study) -> Iterator[Block]:
+    if len(study.rivals):
+        yield Block("table", rivals_page.rivals(study))
+    if len(study.skip_overlap):
+        yield Block("table", rivals_page.skipped_layers(study))
 
 
 def _layers(study: Study) -> Iterator[Block]:

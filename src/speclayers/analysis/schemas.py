@@ -36,6 +36,12 @@ RUNS = Table(
         *SETTING,
         Column("kind", _str, "", "Kind of drafter, such as eagle3."),
         Column("layer_set", _str, "", "Label of what is compared: the layers, or the drafter without its seed."),
+        Column(
+            "chain",
+            _bool,
+            "",
+            "Whether the nodes are one path of nodes − 1 drafted tokens, as vLLM serves; else a tree.",
+        ),
         Column("turns", _i64, "turns", "Turns answered."),
         Column("questions", _i64, "questions", "Questions answered."),
         Column("new_tokens", _i64, "tokens", "Tokens answered."),

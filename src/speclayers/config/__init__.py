@@ -4,10 +4,13 @@ Imported by the Snakefile, which every job parses again, so neither torch nor pa
 """
 
 from speclayers.config.acceptance import (
+    AcceptanceConfig,
     FileQuestions,
     Questions,
+    ReplicaSettings,
     SamplingLimits,
     SpecBenchQuestions,
+    SpeedConfig,
     StatisticsConfig,
 )
 from speclayers.config.corpus import DatasetPrompts, FilePrompts, SplitConfig
@@ -28,6 +31,7 @@ from speclayers.config.section import Section, nearest
 from speclayers.config.study import Study
 
 __all__ = [
+    "AcceptanceConfig",
     "DatasetPrompts",
     "DeviceName",
     "DraftConfig",
@@ -42,6 +46,7 @@ __all__ = [
     "Preprocessing",
     "PretrainedHead",
     "Questions",
+    "ReplicaSettings",
     "RivalConfig",
     "Runtime",
     "SamplingLimits",
@@ -52,6 +57,7 @@ __all__ = [
     "SelectorConfig",
     "Source",
     "SpecBenchQuestions",
+    "SpeedConfig",
     "SplitConfig",
     "StatisticsConfig",
     "Study",

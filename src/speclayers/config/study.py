@@ -20,7 +20,7 @@ SHARED_FOLDERS = ("models", "downloads")
 
 STUDY_ENTRIES = (
     *("tables", "figures", "benchmarks"),
-    *("questions.jsonl", "study.duckdb", "report.html", "layers.html", "answer.txt"),
+    *("questions.jsonl", "fingerprints.json", "study.duckdb", "report.html", "layers.html", "answer.txt"),
 )
 """Folders and files of a study that belong to no model."""
 
@@ -155,8 +155,15 @@ class Study(Section):
                 raise ValueError(
                     f"acceptance.depth: {acceptance.depth} is more than a tree of {nodes} nodes can hold below its root"
                 )
+        for tokens in acceptance.chains:
+            if tokens + 1 in acceptance.nodes:
+                raise ValueError(
+                    f"acceptance.chains: {tokens} drafted tokens are {tokens + 1} nodes with the root, and "
+                    "acceptance.nodes has a tree of as many; tables tell runs apart by their nodes, so leave one out"
+                )
         _within("speed.temperatures", self.speed.temperatures, "acceptance.temperatures", acceptance.temperatures)
         _within("speed.nodes", self.speed.nodes, "acceptance.nodes", acceptance.nodes)
+        _within("speed.chains", self.speed.chains, "acceptance.chains", acceptance.chains)
         _within("speed.seeds", self.speed.seeds, "draft.seeds", self.draft.seeds)
         spread = [name for name in self.study.models if self.models[name].device == "auto"]
         if self.draft.processes > 1 and spread:
@@ -173,6 +180,7 @@ class Study(Section):
                 acceptance.temperatures,
             )
             _within(f"{where}.nodes", acceptance.replicas.nodes, "acceptance.nodes", acceptance.nodes)
+            _within(f"{where}.chains", acceptance.replicas.chains, "acceptance.chains", acceptance.chains)
         return self
 
 

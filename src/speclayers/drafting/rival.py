@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import pkgutil
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from speclayers.config import RivalConfig, Section, nearest
 from speclayers.drafting import rivals
 from speclayers.drafting.drafter import Drafter
 from speclayers.errors import UserError
+from speclayers.fingerprint import rival_needs
 from speclayers.names import RivalName
 from speclayers.reading import checked_options
 from speclayers.targets.target import Target
@@ -91,6 +93,21 @@ def find_rival(name: str) -> Rival[Any]:
     return found
 
 
+FILES = {"cka": "table of CKA"}
+"""What a drafter's NEEDS may name, each an option of the scripts that build it."""
+
+
+def add_files(arguments: argparse.ArgumentParser) -> None:
+    """Add the options of a script that builds a drafter."""
+    for name, meaning in FILES.items():
+        arguments.add_argument(f"--{name}", type=Path, help=f"{meaning}, where the drafter reads one")
+
+
+def given_files(arguments: argparse.Namespace) -> dict[str, Path]:
+    """Return those of these files that were given, by name."""
+    return {name: path for name in FILES if (path := getattr(arguments, name)) is not None}
+
+
 def build_rival(config: RivalConfig, target: Target, name: RivalName, files: dict[str, Path]) -> Drafter:
     """Build a drafter as a study asks for it.
 
@@ -111,4 +128,7 @@ def build_rival(config: RivalConfig, target: Target, name: RivalName, files: dic
         raise UserError(f"{given.key}.seeds: is missing; this drafter draws at random, expected such as [0]")
     if not rival.seeded and name.seed is not None:
         raise UserError(f"{given.key}.seeds: found {name.seed}, but this drafter draws nothing; expected no seeds")
+    for need in rival_needs(config.name):
+        if need not in files:
+            raise UserError(f"--{need}: is missing; {name} needs the {FILES[need]}")
     return rival.build(given, options)

@@ -89,6 +89,10 @@ TURNS = 7 / 6
 TOKENS_A_CYCLE = 1.8
 """Tokens that a verification yields, mean over the default study's heads of its larger model."""
 
+RIVAL_PASSES = 4
+"""Time that a drafter without a head takes over plain decoding's, at most: layer skipping drafts and searches with the
+target itself; a guess, not measured."""
+
 # ---------------------------------------------------------------- what models are like
 
 KEYS_OF_WIDTH = 1 / 3

@@ -7,6 +7,7 @@ a weight and token, training three times as much. Nothing is measured here, and 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -14,10 +15,10 @@ from typing import NamedTuple
 from speclayers.config import DraftConfig, Study, TrainedSource
 from speclayers.drafting.halving import plan_rungs
 from speclayers.layout import Layout
-from speclayers.names import HeadName, layers_of
+from speclayers.names import LAYERS_PATTERN, HeadName, ShapeName, layers_of
 from speclayers.planning import constants as known
 from speclayers.planning.constants import GPU, HOST, PROCESSOR, Machine
-from speclayers.planning.fanout import most_sets
+from speclayers.planning.fanout import most_sets, shapes
 from speclayers.planning.sizes import ASSUMED, STORED_BYTES, Size, size_of
 
 MB = 1e6
@@ -39,6 +40,12 @@ class Cost(NamedTuple):
     disk_mb: float = 0.0
     gpus: int = 0
     work_mb: float = 0.0
+
+
+def _layers_read(head: str) -> int:
+    """Return how many layers a head reads, from its name; three where that does not say so."""
+    named = re.search(LAYERS_PATTERN, head)
+    return len(layers_of(named.group())) if named else 3
 
 
 @dataclass(frozen=True)
@@ -327,7 +334,7 @@ class Costs:
         target, acceptance = self._target(model), self.study.acceptance
         prompt = known.QUESTION_TOKENS[acceptance.questions.source]
         cycles = turns * new_tokens / known.TOKENS_A_CYCLE
-        weights = self._head_weights(model, len(HeadName.parse(head).layers))
+        weights = self._head_weights(model, _layers_read(head))
         drafted = cycles * acceptance.depth * acceptance.top_k
         drafting = 2 * weights * drafted / target.machine.forward_flops
         drafting += cycles * acceptance.depth * 4 * target.machine.layer_seconds
@@ -335,7 +342,7 @@ class Costs:
 
     def _decoding(self, model: str, seconds: float) -> Cost:
         target = self._target(model)
-        nodes = max(self.study.acceptance.nodes)
+        nodes = max(shape.nodes for shape in shapes(self.study.acceptance))
         tokens = nodes + self.study.acceptance.max_new_tokens + max(known.QUESTION_TOKENS.values())
         memory = target.machine.start_mb + target.weights_mb + 2 * target.keys_mb(tokens)
         return Cost(target.start + seconds, memory, HOST.run_mb, self.gpus(model))
@@ -348,7 +355,7 @@ class Costs:
 
     def _measure_acceptance(self, wildcards: Mapping[str, str]) -> Cost:
         acceptance, model = self.study.acceptance, wildcards["model"]
-        turns, nodes = self._turns(acceptance.per_category), int(wildcards["nodes"])
+        turns, nodes = self._turns(acceptance.per_category), ShapeName.parse(str(wildcards["nodes"])).nodes
         seconds = self._speculative(model, wildcards["head"], turns, acceptance.max_new_tokens, nodes)
         weights = self._head_weights(model, 3) * 4 / MB
         cost = self._decoding(model, seconds)
@@ -356,12 +363,22 @@ class Costs:
 
     def _measure_speed(self, wildcards: Mapping[str, str]) -> Cost:
         speed, model = self.study.speed, wildcards["model"]
-        turns, nodes = self._turns(speed.per_category), int(wildcards["nodes"])
+        turns, nodes = self._turns(speed.per_category), ShapeName.parse(str(wildcards["nodes"])).nodes
         seconds = self._plain(model, turns, speed.max_new_tokens)
         seconds += self._speculative(model, wildcards["head"], turns, speed.max_new_tokens, nodes)
         weights = self._head_weights(model, 3) * 4 / MB
         cost = self._decoding(model, seconds)
         return cost._replace(memory_mb=cost.memory_mb + weights)
+
+    def _measure_rival(self, wildcards: Mapping[str, str]) -> Cost:
+        acceptance, model = self.study.acceptance, wildcards["model"]
+        plain = self._plain(model, self._turns(acceptance.per_category), acceptance.max_new_tokens)
+        return self._decoding(model, known.RIVAL_PASSES * plain)
+
+    def _time_rival(self, wildcards: Mapping[str, str]) -> Cost:
+        speed, model = self.study.speed, wildcards["model"]
+        plain = self._plain(model, self._turns(speed.per_category), speed.max_new_tokens)
+        return self._decoding(model, (1 + known.RIVAL_PASSES) * plain)
 
     # ------------------------------------------------------------ pages
 

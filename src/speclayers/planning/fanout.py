@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from speclayers.config import Study
-from speclayers.names import HeadName, Layers, temperature_name
+from speclayers.config import AcceptanceConfig, ReplicaSettings, SpeedConfig, Study
+from speclayers.names import HeadName, Layers, RivalName, ShapeName, temperature_name
 
 LAYERS_A_PASS = 40
 """Layers that one run of the target stores at most: their names are one file name."""
@@ -20,11 +20,17 @@ class LayerSet(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A run of a head at a setting, as it is named in paths."""
+    """A run of a drafter at a setting, as it is named in paths."""
 
-    head: HeadName
+    head: HeadName | RivalName
     temperature: str
-    nodes: int
+    nodes: ShapeName
+
+
+def shapes(settings: AcceptanceConfig | ReplicaSettings | SpeedConfig) -> list[ShapeName]:
+    """Return the trees and chains that some settings ask for."""
+    trees = [ShapeName(nodes) for nodes in settings.nodes]
+    return [*trees, *(ShapeName(tokens + 1, chain=True) for tokens in settings.chains)]
 
 
 def trained_heads(study: Study, sets: Iterable[LayerSet]) -> list[HeadName]:
@@ -56,8 +62,8 @@ def acceptance_runs(study: Study, heads: Iterable[HeadName]) -> list[Run]:
         Run(head, temperature_name(temperature), nodes)
         for head in heads
         for temperature in settings.temperatures
-        for nodes in settings.nodes
-        if head.seed == study.draft.seeds[0] or (temperature in replicas.temperatures and nodes in replicas.nodes)
+        for nodes in shapes(settings)
+        if head.seed == study.draft.seeds[0] or (temperature in replicas.temperatures and nodes in shapes(replicas))
     ]
 
 
@@ -68,8 +74,22 @@ def speed_runs(study: Study, heads: Iterable[HeadName]) -> list[Run]:
         for head in heads
         if head.seed in study.speed.seeds and not head.start  # moving a head changes no shape, so no time either
         for temperature in study.speed.temperatures
-        for nodes in study.speed.nodes
+        for nodes in shapes(study.speed)
     ]
+
+
+def rival_runs(study: Study, model: str) -> list[Run]:
+    """Return all runs of a model's drafters without heads that are counted; each has trees of its own size."""
+    temperatures = [temperature_name(temperature) for temperature in study.acceptance.temperatures]
+    chosen = [rival for rival in study.rivals if rival.models is None or model in rival.models]
+    return [Run(run, t, ShapeName(rival.nodes)) for rival in chosen for run in rival.runs() for t in temperatures]
+
+
+def timed_rival_runs(study: Study, model: str) -> list[Run]:
+    """Return those that are timed: of a drafter's seeds the first."""
+    first = {rival.runs()[0] for rival in study.rivals}
+    temperatures = {temperature_name(temperature) for temperature in study.speed.temperatures}
+    return [run for run in rival_runs(study, model) if run.head in first and run.temperature in temperatures]
 
 
 def most_sets(study: Study, model: str) -> list[LayerSet]:

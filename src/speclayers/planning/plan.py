@@ -22,7 +22,9 @@ from speclayers.planning.fanout import (
     acceptance_runs,
     most_sets,
     moved_heads,
+    rival_runs,
     speed_runs,
+    timed_rival_runs,
     trained_heads,
 )
 
@@ -161,6 +163,8 @@ def _jobs(costs: Costs, model: str) -> Iterator[Job]:
     yield from (job("decode_baseline", temperature=temperature_name(t)) for t in study.acceptance.temperatures)
     yield from (job("measure_acceptance", **_setting(run)) for run in acceptance_runs(study, heads))
     yield from (job("measure_speed", **_setting(run)) for run in speed_runs(study, heads))
+    yield from (job("measure_rival", temperature=run.temperature) for run in rival_runs(study, model))
+    yield from (job("time_rival", temperature=run.temperature) for run in timed_rival_runs(study, model))
     yield job("summarise_model")
 
 

@@ -85,7 +85,7 @@ def _prepared(target: Target, cache: PreallocatedCache, most: int) -> BlockRows:
         return keep
 
     blocks = {module: kept(block, module) for block, module in enumerate(target.anatomy.blocks, start=1)}
-    ids = torch.full((1, most), min(target.stop_ids), device=target.device)
+    ids = torch.zeros(1, most, dtype=torch.long, device=target.device)
     with replaced_forwards(blocks):
         target.anatomy.body(
             input_ids=ids,

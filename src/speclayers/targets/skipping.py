@@ -169,7 +169,7 @@ def _part(target: Target, block: int, kind: str) -> nn.Module:
 
 @torch.inference_mode()
 def _short_pass(target: Target) -> None:
-    ids = torch.tensor([[min(target.stop_ids)] * 2], device=target.device)
+    ids = torch.zeros(1, 2, dtype=torch.long, device=target.device)
     target.anatomy.body(input_ids=ids, use_cache=False)
 
 
