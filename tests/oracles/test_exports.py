@@ -1,9 +1,9 @@
 """Exported folders, loaded by the packages whose layouts they are, compute the logits of the head.
 
-speculators 0.9.0 loads every number of layers and every norm with its own `from_pretrained`, the embedding from the
-target that config.json names. SpecForge 0.2.0 asserts three layers, so a head of one is compared as it is padded for
-SGLang, and k = 4 cannot be; its `norm_output` means another thing, so that flag cannot be. Neither drafts trees, and
-vLLM and SGLang themselves need a GPU: acceptance is compared with EAGLE's loop by hand.
+speculators 0.9.0 loads every number of layers and every norm with its own `from_pretrained`. SpecForge 0.2.0 asserts
+three layers, so a head of one is compared as it is padded for SGLang, and k = 4 cannot be; its `norm_output` means
+another thing, so that flag cannot be. Neither drafts trees, and vLLM and SGLang themselves need a GPU: acceptance is
+compared with EAGLE's loop by hand.
 """
 
 from __future__ import annotations

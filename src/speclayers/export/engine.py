@@ -19,22 +19,26 @@ class ServedTarget(NamedTuple):
 
     Args:
         name: How an engine is told which model: the hub's repository, or a folder.
+        folder: Folder of the fetched model.
         architecture: Class of the model.
         layers: Number of decoder blocks N.
         tied: Whether embedding and LM head share their weights.
         has_index: Whether its folder holds an index of its weight files.
         tokenizer_class: What its tokenizer_config.json names; none where there is no such file.
+        legacy_rope: Whether its config.json names the rotary embedding as transformers before 5 read it.
         stop_ids: Tokens that end an answer.
         pad_token_id: Token that fills batches.
         licence: Licence of its weights, where known.
     """
 
     name: str
+    folder: Path
     architecture: str
     layers: int
     tied: bool
     has_index: bool
     tokenizer_class: str | None
+    legacy_rope: bool
     stop_ids: tuple[int, ...]
     pad_token_id: int
     licence: str | None
@@ -66,6 +70,7 @@ class Format(NamedTuple):
         since: Oldest version that was read and serves it.
         block: Name of the decoder layer among the tensors.
         architectures: Targets whose states the engine captures.
+        stores_embedding: Whether the target's embedding belongs to the folder.
         flags: Norms that the engine knows, by their names in HeadConfig.
         config: Makes config.json.
         limits: Says why a head cannot be served for reasons of the engine's own.
@@ -77,6 +82,7 @@ class Format(NamedTuple):
     since: str
     block: str
     architectures: frozenset[str]
+    stores_embedding: bool
     flags: frozenset[str]
     config: Callable[[Served], dict[str, Any]]
     limits: Callable[[HeadConfig, ServedTarget], list[str]]
@@ -111,16 +117,18 @@ def served_target(folder: Path, manifest: Manifest) -> ServedTarget:
         manifest: What it is.
 
     Raises:
-        UserError: Its tokenizer_config.json is broken.
+        UserError: Its config.json or tokenizer_config.json is broken.
     """
     tokenizer = folder / "tokenizer_config.json"
     return ServedTarget(
         name=manifest.source["repo"] if manifest.source["kind"] == "hub" else folder.as_posix(),
+        folder=folder,
         architecture=manifest.architecture,
         layers=manifest.layers,
         tied=manifest.tied,
         has_index=bool(list(folder.glob("*.index.json"))),
         tokenizer_class=read_json(tokenizer).get("tokenizer_class") if tokenizer.exists() else None,
+        legacy_rope="rope_parameters" not in (config := read_json(folder / "config.json")) or "rope_theta" in config,
         stop_ids=tuple(manifest.stop_ids),
         pad_token_id=manifest.pad_token_id,
         licence=manifest.licence,

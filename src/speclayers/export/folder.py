@@ -12,6 +12,7 @@ from speclayers.drafting.head import CONFIG_FILE, WEIGHTS_FILE, HeadConfig
 from speclayers.drafting.tensor_files import write_tensors
 from speclayers.errors import UserError
 from speclayers.export.card import Measured, card
+from speclayers.export.embedding import EMBEDDING, target_embedding
 from speclayers.export.engine import BLOCK, Served, ServedTarget, engine_format
 from speclayers.export.layer_ids import ENGINES, layer_ids
 from speclayers.export.padding import pad
@@ -55,10 +56,20 @@ def export_head(
     given, weights = pad(head, tensors, found.layers) if found.verdict == PADDED else (head, dict(tensors))
     served = Served(given, layer_ids(engine, given.layers, target.layers), spec.dtype, spec.speculative_tokens, target)
     with replaced_folder(folder) as staging:
-        write_tensors(staging / WEIGHTS_FILE, _named(weights, head, about.block, DTYPES[spec.dtype]), {"format": "pt"})
+        named = _named(weights, head, about.block, DTYPES[spec.dtype])
+        if about.stores_embedding:
+            named[EMBEDDING] = _embedding(target).to(DTYPES[spec.dtype])
+        write_tensors(staging / WEIGHTS_FILE, named, {"format": "pt"})
         write_json(staging / CONFIG_FILE, about.config(served))
         command = about.serve(folder.as_posix(), served)
         write_text(staging / CARD_FILE, card(head, found, target, spec.dtype, command, measured))
+    return found
+
+
+def _embedding(target: ServedTarget) -> Tensor:
+    found = target_embedding(target.folder)
+    if found is None:
+        raise UserError(f"{target.folder}: holds no tensor {EMBEDDING}, which belongs to this engine's folder")
     return found
 
 

@@ -7,20 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from speclayers.config import PretrainedHead
 from speclayers.drafting.head import CONFIG_FILE, Eagle3Head, HeadConfig, head_from_tensors, read_tensors
 from speclayers.drafting.vocabulary import vocabulary_hash
 from speclayers.errors import UserError
+from speclayers.export.embedding import EMBEDDING, target_embedding
 from speclayers.export.engine import BLOCK
 from speclayers.export.foreign import head_config_of, read_foreign
 from speclayers.export.padding import FC, without_padding
 from speclayers.targets.fetch import hub_snapshot
 from speclayers.targets.manifest import Manifest
 
-EMBEDDING = "embed_tokens.weight"
 UNUSED = (EMBEDDING, "verifier_norm.weight", "verifier_lm_head.weight")
 """Tensors of the target that some software stores with a head."""
 
@@ -130,18 +129,15 @@ def _check_embedding(weights: dict[str, Tensor], target: Path, folder: Path) -> 
     stored = next((tensor for name, tensor in weights.items() if name.endswith(EMBEDDING)), None)
     if stored is None:
         return
-    for file in sorted(target.glob("*.safetensors")):
-        with safe_open(file, framework="pt") as opened:
-            name = next((name for name in opened.keys() if name.endswith(EMBEDDING)), None)  # noqa: SIM118
-            own = None if name is None else opened.get_tensor(name)
-        if own is None:
-            continue
-        rounded = {own.dtype, stored.dtype} & {torch.float16, torch.bfloat16}
-        tolerance = 1e-2 if rounded else 1e-5
-        if own.shape != stored.shape or not torch.allclose(
-            own.float(), stored.float(), rtol=tolerance, atol=tolerance / 10
-        ):
-            raise UserError(
-                f"{folder}: {EMBEDDING} is not the target's; the head is another model's, or has embeddings of its"
-                " own, which are not supported"
-            )
+    own = target_embedding(target)
+    if own is None:
+        return
+    rounded = {own.dtype, stored.dtype} & {torch.float16, torch.bfloat16}
+    tolerance = 1e-2 if rounded else 1e-5
+    if own.shape != stored.shape or not torch.allclose(
+        own.float(), stored.float(), rtol=tolerance, atol=tolerance / 10
+    ):
+        raise UserError(
+            f"{folder}: {EMBEDDING} is not the target's; the head is another model's, or has embeddings of its own,"
+            " which are not supported"
+        )

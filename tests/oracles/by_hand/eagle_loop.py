@@ -40,17 +40,23 @@ TOLERANCE = 0.01
 
 
 def readable_target(source: Path, folder: Path) -> None:
-    """Link a model's files to where EAGLE can read them: with an index, and a tokenizer class that it knows."""
+    """Link a model's files to where EAGLE can read them, and settle what the preflight's notes say of it."""
     folder.mkdir()
     for file in source.iterdir():
         (folder / file.name).symlink_to(file.resolve())
-    path = folder / "tokenizer_config.json"
-    settings = json.loads(path.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}
-    path.unlink()
-    path.write_text(json.dumps(settings))
+    edit(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
+    rope = json.loads((folder / "config.json").read_text()).get("rope_parameters", {})
+    edit(folder / "config.json", {"rope_theta": rope["rope_theta"]} if rope else {})
     index = folder / "model.safetensors.index.json"
     if not index.exists():
         index.write_text(json.dumps({"weight_map": {"model.embed_tokens.weight": "model.safetensors"}}))
+
+
+def edit(path: Path, changes: dict[str, Any]) -> None:
+    """Put a changed copy of a JSON file where a link was."""
+    settings = json.loads(path.read_text()) | changes
+    path.unlink()
+    path.write_text(json.dumps(settings))
 
 
 def greedy_answer(target: Target, turn: Turn, budget: int) -> Turn:
@@ -95,7 +101,7 @@ def theirs(target: Target, turns: list[Turn], args: argparse.Namespace, work: Pa
     for turn, answer in zip(turns, answers, strict=True):
         both = min(len(turn.greedy), len(answer["tokens"]))
         if answer["tokens"][:both] != turn.greedy[:both]:
-            print(f"question {turn.question_id}: EAGLE's own answer is not greedy decoding's", file=sys.stderr)
+            raise SystemExit(f"question {turn.question_id}: EAGLE's own answer is not greedy decoding's")
     return [answer["accepted"] for answer in answers]
 
 

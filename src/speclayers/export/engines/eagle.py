@@ -44,6 +44,11 @@ def _notes(head: HeadConfig, target: ServedTarget) -> list[str]:
             "its newest transformers, 4.53.3, knows no tokenizer class TokenizersBackend: write"
             " PreTrainedTokenizerFast into the target's tokenizer_config.json"
         )
+    if not target.legacy_rope:
+        found.append(
+            "that transformers reads a rotary base of 10000 from the target's config.json, which holds rope_parameters"
+            " only: write rope_theta beside them, or its answers are not the target's"
+        )
     return found
 
 
@@ -56,6 +61,7 @@ FORMAT = Format(
     since="commit cb7e084",
     block=BLOCK,
     architectures=frozenset({"LlamaForCausalLM", "Qwen3ForCausalLM"}),
+    stores_embedding=False,
     flags=frozenset(),
     config=_config,
     limits=_limits,

@@ -55,6 +55,7 @@ FORMAT = Format(
     since="0.5.14",
     block=BLOCK,
     architectures=CAPTURED,
+    stores_embedding=False,
     flags=frozenset({"norm_before_fc", "fc_norm", "norm_output"}),
     config=_config,
     limits=_limits,

@@ -61,6 +61,7 @@ FORMAT = Format(
     since="0.9.0",
     block="layers.0",
     architectures=vllm.CAPTURED,
+    stores_embedding=True,  # without it the package's from_pretrained leaves the embedding unset, silently
     flags=frozenset(FLAGS),
     config=_config,
     limits=_limits,

@@ -46,6 +46,7 @@ FORMAT = Format(
     since="0.33.0",
     block=BLOCK,
     architectures=CAPTURED,
+    stores_embedding=False,
     flags=frozenset(FLAGS),
     config=_config,
     limits=_limits,
