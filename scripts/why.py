@@ -7,13 +7,14 @@ as `snakemake` is; what lies behind a choice of layers that has not been made is
 from __future__ import annotations
 
 import argparse
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from snakemake.api import SnakemakeApi
 from snakemake.cli import parse_config
-from snakemake.settings.enums import Quietness
+from snakemake.exceptions import RuleException, WorkflowError
 from snakemake.settings.types import (
     ConfigSettings,
     DAGSettings,
@@ -23,6 +24,7 @@ from snakemake.settings.types import (
 )
 
 from speclayers.command import run
+from speclayers.errors import UserError
 from speclayers.planning.causes import Planned, in_words
 from speclayers.planning.identity import read_records
 
@@ -36,11 +38,14 @@ def main() -> None:
     arguments.add_argument("--configfile", nargs="+", type=Path, default=[], help="as for snakemake")
     arguments.add_argument("--config", nargs="+", default=[], metavar="KEY=VALUE", help="as for snakemake")
     args = arguments.parse_args()
-    with SnakemakeApi(OutputSettings(dryrun=True, quiet={Quietness.ALL})) as api:
+    with SnakemakeApi(OutputSettings(dryrun=True, log_level_override=logging.ERROR)) as api:
         config = ConfigSettings(config=parse_config(args.config), configfiles=args.configfile)
         loaded = api.workflow(ResourceSettings(cores=1), config_settings=config, snakefile=SNAKEFILE)
         plan = loaded.dag(DAGSettings(targets=set(args.targets), force_incomplete=True))
-        plan.execute_workflow(executor="dryrun", execution_settings=ExecutionSettings(lock=False))
+        try:
+            plan.execute_workflow(executor="dryrun", execution_settings=ExecutionSettings(lock=False))
+        except (WorkflowError, RuleException) as error:
+            raise UserError(str(error)) from error
         workflow = loaded._workflow  # the jobs behind a dry run: no part of the documented interface
         known = read_records(Path(workflow.globals["layout"].results))
         lines = list(in_words(planned_jobs(workflow), known, workflow.globals["identities"].records()))

@@ -107,6 +107,11 @@ stop_daemon() {
 }
 
 stop() {
+    # jobs of a test that failed would outlive the daemons
+    if scontrol ping > /dev/null 2>&1; then
+        scancel --user "$(id -un)"
+        wait_for 60 bash -c '[[ -z $(squeue -h) ]]'
+    fi
     stop_daemon slurmd
     stop_daemon slurmctld
     stop_daemon slurmdbd

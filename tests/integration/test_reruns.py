@@ -48,19 +48,21 @@ def edit(path, old, new):
 
 
 MODEL = """
-  smoke-llama:
+  smoke-other:
     source:
       kind: trained
       teacher: smollm2-135m
-      architecture: llama
+      architecture: qwen3
       layers: 6
-      width: 32
-      heads: 2
-      kv_heads: 1
-      mlp_width: 64
+      width: 64
+      heads: 4
+      kv_heads: 2
+      mlp_width: 128
       prompts: 24
       max_new_tokens: 16
-      steps: 5
+      steps: 200
+      sequences_per_step: 8
+      seed: 1
 """
 
 
@@ -77,7 +79,7 @@ def test_a_selector_a_temperature_and_a_model_added_one_after_the_other(copy_of_
     edit(study, "temperatures: [0, 1]", "temperatures: [0, 0.7, 1]")
     assert jobs(copy_of_finished.smoke()) == PAGES + Counter(decode_baseline=1, measure_acceptance=HEADS)
     # a model: its own jobs, and what unites all models
-    edit(study, "models: [smoke-qwen3]", "models: [smoke-qwen3, smoke-llama]")
+    edit(study, "models: [smoke-qwen3]", "models: [smoke-qwen3, smoke-other]")
     edit(study, "models:\n  smoke-qwen3:", f"models:{MODEL}  smoke-qwen3:")
     done = copy_of_finished.smoke()
     ran = jobs(done)

@@ -161,7 +161,7 @@ def study(*rivals):
 
 def test_a_studys_rivals_have_runs_of_their_own_size():
     found = study({"name": "clasp", "variant": "skip30"}, {"name": "random_skip", "draft_length": 4, "seeds": [3, 5]})
-    runs = [(str(run.head), run.temperature, run.nodes) for run in rival_runs(found, "m")]
+    runs = [(str(run.head), run.temperature, run.nodes.nodes) for run in rival_runs(found, "m")]
     assert runs[:3] == [("clasp-skip30", "0", 9), ("clasp-skip30", "1", 9), ("random_skip.s3", "0", 5)]
     assert len(runs) == 6
     assert [str(run.head) for run in timed_rival_runs(found, "m")] == ["clasp-skip30", "random_skip.s3"]

@@ -51,6 +51,14 @@ def test_of_equal_siblings_the_longer_path_is_accepted():
     assert greedy([7, 3, 3, 2], [-1, 0, 0, 2], best=[3, 2, 2, 6]) == ([0, 2, 3], 6)
 
 
+def test_of_equally_likely_tokens_only_the_lowest_is_the_target_s():
+    logits = torch.zeros(3, VOCABULARY)
+    logits[0, [4, 6]] = logits[1:, 2] = 1
+    parents = torch.tensor([-1, 0, 1])
+    for second, verdict in ((4, ([0, 1, 2], 2)), (6, ([0], 4))):
+        assert verify_greedy(torch.tensor([7, second, 2]), parents, ancestor_mask(parents), logits) == verdict
+
+
 def test_root_alone_gives_the_targets_token():
     assert greedy([7], [-1], best=[5]) == ([0], 5)
 

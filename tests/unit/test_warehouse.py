@@ -66,7 +66,7 @@ def test_a_drafters_name_says_what_it_reads(name, kind, layers, seed, layer_set)
     assert parse_drafter(name) == (kind, layers, seed, layer_set)
 
 
-@pytest.mark.parametrize("name", ["", "eagle3.l2.s0", "eagle3.l02", "pretrained.some-head"])
+@pytest.mark.parametrize("name", ["", "eagle3.l2.s0", "eagle3.l02"])
 def test_a_name_of_several_parts_is_a_heads(name):
     with pytest.raises(UserError, match="is no head name"):
         parse_drafter(name)

@@ -95,11 +95,13 @@ def choose(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> in
     return draw(probabilities(logits, sampling), generator)
 
 
-def require_finite(logits: Tensor) -> None:
-    """Refuse logits (…, vocabulary) that hold NaN or +inf.
+def require_finite(logits: Tensor) -> Tensor:
+    """Refuse logits (…, vocabulary) that hold NaN or +inf, and return the highest of each row.
 
     Raises:
         UserError: They do.
     """
-    if not bool(logits.amax(-1).isfinite().all()):  # amax passes NaN on
+    highest = logits.amax(-1)  # passes NaN on
+    if not bool(highest.isfinite().all()):
         raise UserError("the target's logits are not finite; set its dtype to float32")
+    return highest

@@ -34,15 +34,18 @@ def verify_greedy(tokens: Tensor, parents: Tensor, ancestors: Tensor, logits: Te
     Raises:
         UserError: The logits are not finite.
     """
-    require_finite(logits)
-    best = logits.argmax(-1).cpu()
-    matches = tokens == best[parents]
+    highest = require_finite(logits)
+    # argmax over all nodes' vocabulary takes ten times as long as amax, so only the rows of the path get one
+    matches = (logits[parents, tokens] == highest[parents]).cpu()
     matches[0] = True  # the root is the target's own token
     whole = (matches | ~ancestors).all(-1)
     lengths = ancestors.sum(-1) * whole
     last = int((lengths == lengths.max()).nonzero()[0])
-    path: list[int] = ancestors[last].nonzero().flatten().tolist()
-    return Verdict(path, int(best[last]))
+    path = ancestors[last].nonzero().flatten()
+    best = logits[path].argmax(-1).cpu()
+    # of tokens that are equally likely only the lowest is what plain decoding takes
+    kept = 1 + int((tokens[path[1:]] == best[:-1]).cumprod(0).sum())
+    return Verdict(path[:kept].tolist(), int(best[kept - 1]))
 
 
 def verify_sampled(
