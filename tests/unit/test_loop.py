@@ -1,11 +1,13 @@
 """Speculative decoding changes nothing of what is decoded, whatever is drafted, and counts what it does."""
 
 import dataclasses
+import os
 from contextlib import nullcontext
 
 import numpy as np
 import pytest
 import torch
+from transformers.integrations import sdpa_attention
 
 from speclayers.config import SamplingLimits
 from speclayers.decoding import loop, verify
@@ -79,6 +81,18 @@ def test_drafting_with_the_targets_own_blocks_leaves_no_trace(tiny_target, skipp
     assert answer.tokens == generate(target, PROMPT, 24)
     if not skipped:
         assert all(cycle.accepted == 3 for cycle in answer.cycles[:-1])
+
+
+def test_no_pass_copies_the_keys_for_every_query_head(tiny_target, monkeypatch):
+    target = tiny_target(vocabulary=VOCABULARY)
+    assert target.text_config.num_key_value_heads < target.text_config.num_attention_heads
+
+    def refuse(*_):
+        raise AssertionError("keys were repeated")
+
+    monkeypatch.setattr(sdpa_attention, "repeat_kv", refuse)
+    assert len(decode(target, RandomDrafter(VOCABULARY), budget=8).tokens) == 8
+    assert "TRANSFORMERS_SDPA_FORCE_GQA" not in os.environ
 
 
 def test_rows_left_in_the_targets_cache_are_refused(tiny_target, monkeypatch):

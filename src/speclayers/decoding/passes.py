@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from speclayers.targets.cache import PreallocatedCache
 from speclayers.targets.target import Target
+
+
+@contextmanager
+def _grouped_attention(device: torch.device) -> Iterator[None]:
+    """Let query heads share their key head under a mask, too, where that is no detour: on a CPU.
+
+    Otherwise transformers copies the whole cache once for every query head, at every block of every cycle.
+    """
+    if device.type != "cpu":  # CUDA's fused kernels share heads only without a mask
+        yield
+        return
+    before = os.environ.get(_SHARE_HEADS)
+    os.environ[_SHARE_HEADS] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_SHARE_HEADS]
+        else:
+            os.environ[_SHARE_HEADS] = before
+
+
+_SHARE_HEADS = "TRANSFORMERS_SDPA_FORCE_GQA"
 
 
 class TargetPasses:
@@ -55,9 +80,12 @@ class TargetPasses:
             sees: Which of the rows each row sees, boolean (rows, rows); all see what is in the cache.
         """
         rows, past, start = len(tokens), self.length, self.cache.capacity
+        if rows == 1:
+            return self._run(tokens, past + offsets, None)  # sees everything; without a mask attention is cheaper
         tail = self._mask[0, 0, :rows, start : start + rows]
         tail.zero_().masked_fill_(~sees.to(tail.device), self._hidden)
-        return self._run(tokens, past + offsets, self._mask[:, :, :rows, start - past : start + rows])
+        with _grouped_attention(tail.device):
+            return self._run(tokens, past + offsets, self._mask[:, :, :rows, start - past : start + rows])
 
     def keep(self, nodes: Tensor) -> None:
         """Drop all rows of the last pass but these nodes (kept,), ascending; they become part of the sequence."""
