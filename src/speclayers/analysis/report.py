@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from speclayers.analysis import (
     acceptance_figures,
+    acceptance_page,
     geometry_figures,
     page_tables,
     run_figures,
@@ -190,7 +191,7 @@ def _acceptance(study: Study) -> Iterator[Block]:
         return
     yield Block("table", page_tables.tau(study))
     if len(study.skipped):
-        yield Block("table", page_tables.skipped_questions(study))
+        yield Block("table", acceptance_page.skipped_questions(study))
     for model in study.models:
         yield Block("heading", model)
         if of_model(study.tau, model).empty:
@@ -201,11 +202,13 @@ def _acceptance(study: Study) -> Iterator[Block]:
         else:
             yield from _shown(acceptance_figures.forest(study, model))
             yield Block("table", page_tables.comparisons(study, model))
+            yield Block("table", acceptance_page.power(study, model))
         yield from _shown(
             acceptance_figures.categories(study, model),
             acceptance_figures.depths(study, model),
             acceptance_figures.prediction(study, model),
         )
+        yield Block("table", acceptance_page.positions(study, model))
 
 
 def _layers(study: Study) -> Iterator[Block]:
