@@ -1,5 +1,8 @@
+# make install the environment alone, in .venv
 # make study   run the default study and print where its report lies
+# make plan    print what it takes before it runs: jobs, hours, memory, disk
 # make test    run all tests
+# make cluster tests on a SLURM of this machine, which it installs and starts: as root, on Debian or Ubuntu
 # make check   formatting, lint, types, workflow lint, schema and table page in step
 # make bench   speed and memory beside peers, written to benchmarks/results.md
 
@@ -10,14 +13,22 @@ STUDY ?= config.yaml
 bin := .venv/bin
 WARMED := fetch_model measure_acceptance train_draft select_layers render_report
 
-.PHONY: study test check format schema bench clean
+.PHONY: install study plan test cluster check format schema bench clean
+
+install: .venv/ready
 
 study: .venv/ready
 	$(bin)/snakemake --cores $(CORES) --configfile $(STUDY)
 	@$(bin)/python scripts/show_answer.py --configfile $(STUDY)
 
+plan: .venv/ready
+	@$(bin)/python scripts/plan.py --configfile $(STUDY)
+
 test: .venv/ready
 	$(bin)/python -m pytest
+
+cluster: .venv/ready
+	$(bin)/python -m pytest tests/cluster
 
 check: .venv/ready
 	$(bin)/ruff check .

@@ -18,7 +18,14 @@ include: "rules/selection.smk"
 include: "rules/screening.smk"
 include: "rules/drafts.smk"
 include: "rules/acceptance.smk"
+include: "rules/rivals.smk"
 include: "rules/report.smk"
+include: "rules/export.smk"
+
+
+# for scripts/why.py: what the fingerprints of this run were made of
+onstart:
+    add_records(Path(layout.fingerprints), identities.records())
 
 
 rule all:
@@ -26,6 +33,7 @@ rule all:
     input:
         layout.report,
         screenings,
+        rival_results,
 
 
 rule layers:
@@ -38,9 +46,23 @@ rule acceptance:
     input:
         expand(layout.summary("{model}", "runs"), model=study.study.models),
         screenings,
+        rival_results,
 
 
 rule report:
     input:
         layout.report,
         screenings,
+        rival_results,
+
+
+rule export:
+    input:
+        expand(layout.preflight("{model}"), model=study.study.models),
+    log:
+        layout.log("export", "all"),
+    localrule: True
+    conda:
+        "envs/export.yaml"
+    shell:
+        "cat {input} | tee {log}"

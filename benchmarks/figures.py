@@ -6,7 +6,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from speclayers.config import PackageSource, Runtime
@@ -17,14 +17,19 @@ from speclayers.targets.target import Target, load_target
 MODEL = "smollm2-135m"
 
 
-def arguments(description: str | None) -> argparse.Namespace:
-    """Parse the options that every benchmark has."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--quick", action="store_true", help="smaller counts, within a minute")
-    parser.add_argument(
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser of the options that every benchmark has."""
+    options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--quick", action="store_true", help="smaller counts, within a minute")
+    options.add_argument(
         "--target", type=Path, default=Path("results/models") / MODEL, help="folder of the fetched model"
     )
-    return parser.parse_args()
+    return options
+
+
+def arguments(description: str | None) -> argparse.Namespace:
+    """Parse the options that every benchmark has."""
+    return parser(description).parse_args()
 
 
 def embedded_target(folder: Path) -> Target:
@@ -42,13 +47,20 @@ def alternate(ours: Callable[[], object], peer: Callable[[], object], rounds: in
         Median seconds of ours and of the peer.
     """
     ours(), peer()
-    times: dict[Callable[[], object], list[float]] = {ours: [], peer: []}
-    for _ in range(rounds):
-        for run in (ours, peer):
+    seconds, peer_seconds = rotate((ours, peer), rounds)
+    return seconds, peer_seconds
+
+
+def rotate(runs: Sequence[Callable[[], object]], rounds: int) -> list[float]:
+    """Time functions in turn and return each one's median seconds; the last to run is the first of the next round."""
+    times: list[list[float]] = [[] for _ in runs]
+    for number in range(rounds):
+        order = range(len(runs)) if number % 2 == 0 else reversed(range(len(runs)))
+        for place in order:
             start = time.perf_counter()
-            run()
-            times[run].append(time.perf_counter() - start)
-    return statistics.median(times[ours]), statistics.median(times[peer])
+            runs[place]()
+            times[place].append(time.perf_counter() - start)
+    return [statistics.median(seconds) for seconds in times]
 
 
 def report(figure: str, value: float, unit: str, peer: str, goal: float, *, at_most: bool = False) -> None:

@@ -1,23 +1,22 @@
-"""An optimiser step of training-time test, beside the speculators package on the same row; reading dumped layers.
+"""An optimiser step of training-time test beside other packages' on the same row; reading dumped layers.
 
 Sizes are SmolLM2-135M's: width 576, draft vocabulary 8192, three layers, TTT 3, about 512 tokens packed in a row.
-A step is the target's distribution from its last states, forward, backward, clipping and AdamW. The
-package keeps its LM head frozen; this project trains its own, so it computes and applies one gradient more. Each takes
-its default loss, soft cross-entropy here and KL there, whose gradients are equal.
+A step is the target's distribution from its last states, forward, backward, clipping and AdamW. speculators
+keeps its LM head frozen; this project trains its own, so it computes and applies one gradient more. Each takes its
+default loss, soft cross-entropy here and KL there, whose gradients are equal. SpecForge also reads the whole
+vocabulary for an acceptance rate.
 """
 
 from __future__ import annotations
 
-import importlib
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from figures import alternate, arguments, embedded_target, report
-from torch import Tensor
+from train_step_peers import Document, Row, specforge_step, speculators_step, take_step
 
 from speclayers.config import DraftConfig, SplitConfig
 from speclayers.corpus.activations import dump_activations
@@ -37,27 +36,11 @@ LAYERS = (2, 15, 27)
 DRAFT_VOCABULARY = 8192
 STEPS = 3
 DECAY = 0.8
+PEERS = {
+    "speculators 0.9.0, LM head frozen": speculators_step,
+    "SpecForge 0.2.0, its reference loss": specforge_step,
+}
 ROW = 512
-
-
-class Document(NamedTuple):
-    """A sequence of a row: its tokens, where its response starts, and the target's states at its slots."""
-
-    ids: Tensor
-    response_start: int
-    states: Tensor
-    last: Tensor
-
-
-class Row(NamedTuple):
-    """What both learn from; states are random, since no step's time depends on their values."""
-
-    documents: list[Document]
-
-    @property
-    def slots(self) -> int:
-        """Slots of all documents."""
-        return sum(len(document.states) for document in self.documents)
 
 
 def make_row(target: Target, sequences: Sequence[tuple[list[int], int]]) -> Row:
@@ -92,65 +75,25 @@ def our_step(target: Target, head: Eagle3Head, row: Row) -> Callable[[], float]:
             full = (logits - logits.logsumexp(-1, keepdim=True)).exp()
         targets = TTTTargets(probabilities, full, head.target_ids(logits.argmax(-1)), counted)
         loss, _ = ttt_loss(head, sequences, targets, DECAY)
-        _apply(loss, head, optimiser)
+        take_step(loss, head, optimiser)
         return float(loss.detach())
 
     return step
-
-
-def speculators_step(target: Target, head: Eagle3Head, row: Row) -> Callable[[], float]:
-    """Return a function that takes one step of the package's model with the same weights."""
-    sys.path.append(str(ROOT))
-    environment = importlib.import_module("tests.oracles.environment")
-    sys.path.append(str(environment.oracle_environment("speculators")))
-    oracle = importlib.import_module("tests.oracles.speculators_oracle")
-    draft_ids = head.draft_ids
-    weights = {name: tensor.detach().clone() for name, tensor in head.state_dict().items()}
-    of_target = {
-        "embeddings": target.anatomy.embedding.weight.detach(),
-        "norm": target.anatomy.final_norm.weight.detach(),
-        "lm_head": target.anatomy.lm_head.weight.detach()[draft_ids],
-    }
-    model: Any = oracle.build(head.config.model_dump(mode="json"), weights, of_target, STEPS)
-    optimiser = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4, fused=True)
-    loss_config = oracle.resolve_loss_config("kl_div", "eager")
-    # its slot p counts when token p + 1, the one it embeds, is a response token
-    masks = [torch.arange(1, len(document.ids)) >= document.response_start for document in row.documents]
-    lengths = torch.tensor([len(document.states) for document in row.documents])
-    inputs = {
-        "hidden_states": torch.cat([document.states for document in row.documents])[None],
-        "input_ids": torch.cat([document.ids[1:] for document in row.documents])[None],
-        "document_ids": torch.repeat_interleave(torch.arange(len(lengths)), lengths)[None],
-        "loss_mask": torch.cat(masks)[None],
-        "verifier_last_hidden_states": torch.cat([document.last for document in row.documents])[None],
-    }
-
-    def step() -> float:
-        _, loss, _ = model(**inputs, ttt_steps=STEPS, ttt_step_loss_decay=DECAY, loss_config=loss_config)
-        _apply(loss, model, optimiser)
-        return float(loss.detach())
-
-    return step
-
-
-def _apply(loss: Tensor, model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> None:
-    optimiser.zero_grad()
-    torch.autograd.backward(loss)
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimiser.step()
 
 
 def compare_steps(
     target: Target, sequences: Sequence[tuple[list[int], int]], name: str, goal: float, rounds: int
 ) -> None:
-    """Report tokens of the row per second, ours and as a ratio."""
+    """Report tokens of the row per second, ours and as a ratio; the goal is that of speculators."""
     row = make_row(target, sequences)
     vocabulary = DraftVocabulary(torch.arange(DRAFT_VOCABULARY), 1.0)
     config = head_config(target, DraftConfig(vocabulary=DRAFT_VOCABULARY), LAYERS, 0, "benchmark", vocabulary)
     head = new_head(config, vocabulary, target, "target")
-    ours, theirs = alternate(our_step(target, head, row), speculators_step(target, head, row), rounds)
-    report(f"training step, {name}", theirs / ours, "ratio", "speculators 0.9.0, LM head frozen", goal)
-    report(f"training step, {name}", row.slots / ours, "tokens/s", f"{row.slots / theirs:.0f} tokens/s", 0)
+    ours = our_step(target, head, row)
+    for peer, build in PEERS.items():
+        mine, theirs = alternate(ours, build(target, head, row, STEPS, DECAY), rounds)
+        report(f"training step, {name}", theirs / mine, "ratio", peer, goal if build is speculators_step else 1.0)
+        report(f"training step, {name}", row.slots / mine, "tokens/s", f"{row.slots / theirs:.0f} tokens/s", 0)
 
 
 def main() -> None:

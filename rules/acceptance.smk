@@ -16,9 +16,9 @@ rule decode_baseline:
     conda:
         "../envs/model.yaml"
     resources:
-        mem_mb=lambda wildcards, attempt: 6000 * attempt,
-        runtime=lambda wildcards, attempt: 120 * attempt,
-        gpu=gpus,
+        mem_mb=memory_of("decode_baseline"),
+        runtime=minutes_of("decode_baseline"),
+        gpu=gpus_of("decode_baseline"),
     params:
         spec=spec_of("decode_baseline"),
         identity=identity_of("decode_baseline"),
@@ -55,9 +55,9 @@ rule measure_acceptance:
     conda:
         "../envs/model.yaml"
     resources:
-        mem_mb=lambda wildcards, attempt: 6000 * attempt,
-        runtime=lambda wildcards, attempt: 240 * attempt,
-        gpu=gpus,
+        mem_mb=memory_of("measure_acceptance"),
+        runtime=minutes_of("measure_acceptance"),
+        gpu=gpus_of("measure_acceptance"),
     params:
         spec=spec_of("measure_acceptance"),
         identity=identity_of("measure_acceptance"),
@@ -88,7 +88,7 @@ if SHARDED:
         conda:
             "../envs/report.yaml"
         params:
-            code=study_code("merge_shards"),
+            code=identities.code("merge_shards"),
             identity=identity_of("decode_baseline"),
         shell:
             "python scripts/merge_shards.py --model {wildcards.model} --fingerprint {params.identity}"
@@ -112,7 +112,7 @@ if SHARDED:
         conda:
             "../envs/report.yaml"
         params:
-            code=study_code("merge_shards"),
+            code=identities.code("merge_shards"),
             identity=identity_of("measure_acceptance"),
         shell:
             "python scripts/merge_shards.py --model {wildcards.model} --fingerprint {params.identity}"
@@ -135,9 +135,9 @@ rule measure_speed:
         "../envs/model.yaml"
     threads: whole_machine
     resources:
-        mem_mb=lambda wildcards, attempt: 6000 * attempt,
-        runtime=lambda wildcards, attempt: 120 * attempt,
-        gpu=gpus,
+        mem_mb=memory_of("measure_speed"),
+        runtime=minutes_of("measure_speed"),
+        gpu=gpus_of("measure_speed"),
     params:
         spec=spec_of("measure_speed"),
         identity=identity_of("measure_speed"),

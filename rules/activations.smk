@@ -12,9 +12,9 @@ rule dump_activations:
     conda:
         "../envs/model.yaml"
     resources:
-        mem_mb=lambda wildcards, attempt: 6000 * attempt,
-        runtime=lambda wildcards, attempt: 120 * attempt,
-        gpu=gpus,
+        mem_mb=memory_of("dump_activations"),
+        runtime=minutes_of("dump_activations"),
+        gpu=gpus_of("dump_activations"),
     params:
         spec=spec_of("dump_activations"),
         identity=identity_of("dump_activations"),

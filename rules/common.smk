@@ -8,11 +8,37 @@ from pathlib import Path
 
 from speclayers import specs
 from speclayers.config import TrainedSource
-from speclayers.names import HEAD_PATTERN, LAYERS_PATTERN, HeadName, layers_name, layers_of, temperature_name
-from speclayers.reading import parse_study, refuse_missing_files, refuse_repeated_keys
+from speclayers.export.layer_ids import ENGINES
+from speclayers.names import (
+    HEAD_PATTERN,
+    LAYERS_PATTERN,
+    PRETRAINED,
+    PRETRAINED_PATTERN,
+    SHAPE_PATTERN,
+    HeadName,
+    RivalName,
+    layers_name,
+    layers_of,
+    temperature_name,
+)
+from speclayers.planning.costs import Costs
+from speclayers.planning.identity import Identities, add_records
+from speclayers.planning.fanout import (
+    LAYERS_A_PASS,
+    LayerSet,
+    acceptance_runs,
+    moved_heads,
+    rival_runs,
+    shapes,
+    speed_runs,
+    timed_rival_runs,
+    trained_heads,
+)
+from speclayers.reading import parse_study, refuse_missing_files, refuse_repeated_keys, refuse_unwritable
 from speclayers.errors import UserError
-from speclayers.fingerprint import STAGES, code_hash, fingerprint, selector_files, stage_code
+from speclayers.fingerprint import rival_files, rival_needs, selector_files
 from speclayers.layout import GEOMETRY_TABLES, SPLITS, SUMMARY_TABLES, Layout
+from speclayers.machine import ran_on
 from speclayers.files import read_json
 
 try:
@@ -21,7 +47,11 @@ try:
     study = parse_study(config)
     for selector in study.selection.selectors:
         selector_files(selector.name)
+    for rival in study.rivals:
+        rival_files(rival.name)
     refuse_missing_files(study)
+    if not any(re.fullmatch(r"--dry-?run|-[a-z]*n[a-z]*", word) for word in sys.argv):  # which writes nothing
+        refuse_unwritable(*map(Path, (Layout(study.study.name).root, "logs", ".snakemake")))
 except UserError as error:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(2)
@@ -30,24 +60,28 @@ layout = Layout(study.study.name)
 
 # the jobs' `python` is the one that runs this workflow, whether or not its environment is activated
 os.environ.update(PATH=os.pathsep.join((str(Path(sys.executable).parent), *os.get_exec_path())))
+# a cluster's job reads this file again, on its node: the profile puts what is told there into the job's measurement
+os.environ.update(SPECLAYERS_RAN_ON=ran_on())
 
 trained = [name for name, model in study.models.items() if isinstance(model.source, TrainedSource)]
 fetched = [name for name in study.models if name not in trained]
 
 
-wildcard_constraints:
-    model="|".join(map(re.escape, study.models)),
-    head=HEAD_PATTERN,
-    layers=LAYERS_PATTERN,
-    split="|".join(SPLITS),
-    temperature=r"\d+(\.\d+)?",
-    nodes=r"\d+",
-    shard=r"\d+",
-
-
 def any_of(names):
     """A wildcard constraint that these names match, and nothing when there are none."""
     return "|".join(map(re.escape, names)) or r"(?!)"
+
+
+wildcard_constraints:
+    model="|".join(map(re.escape, study.models)),
+    head=f"{HEAD_PATTERN}|{PRETRAINED_PATTERN}",
+    engine="|".join(ENGINES),
+    rival=any_of(str(run) for rival in study.rivals for run in rival.runs()),
+    layers=LAYERS_PATTERN,
+    split="|".join(SPLITS),
+    temperature=r"\d+(\.\d+)?",
+    nodes=SHAPE_PATTERN,
+    shard=r"\d+",
 
 
 # files of the person's own that the config names: their contents count, not only their names
@@ -59,66 +93,25 @@ prompts_file = {
 
 # ---------------------------------------------------------------- what a result depends on
 
-SPECS = {
-    "fetch_model": specs.fetch,
-    "build_teacher": specs.teacher,
-    "make_tiny_model": specs.tiny_model,
-    "dump_activations": specs.dump,
-    "accumulate_gram": specs.gram,
-    "measure_geometry": specs.geometry,
-    "sweep_filter": specs.sweep,
-    "select_layers": specs.selection,
-    "extract_features": specs.features,
-    "train_draft": specs.train,
-    "screen_layers": specs.screen,
-    "choose_questions": lambda study, model: specs.questions(study),
-    "decode_baseline": specs.baseline,
-    "measure_acceptance": specs.decode,
-    "measure_speed": specs.speed,
-}
-
-
-def stage_spec(stage, model):
-    """A stage's slice of the config; build_corpus carries its split behind a dot."""
-    name, _, split = stage.partition(".")
-    if name == "build_corpus":
-        return specs.corpus(study, model, split)
-    return SPECS[name](study, model)
-
-
-def identity(stage, model):
-    """Fingerprint of a stage's result for a model, everything before it included."""
-    if stage == "target":
-        stage = "make_tiny_model" if model in trained else "fetch_model"
-    name = stage.partition(".")[0]
-    script = Path(workflow.basedir, "scripts", f"{SCRIPTS.get(name, name)}.py")
-    upstream = [identity(before, model) for before in STAGES[name].upstream]
-    if name == "build_teacher":
-        upstream.append(identity("target", teacher_of(model)))
-    if name == "measure_geometry" and study.geometry.shards > 1:
-        upstream.append(identity("accumulate_gram", model))
-    if name == "select_layers":
-        named = (selector_files(chosen.name) for chosen in study.selection.selectors)
-        upstream += [code_hash(file) for files in named for file in files]
-    return fingerprint(stage_spec(stage, model), stage_code(name, script), upstream)
-
-
-SCRIPTS = {"build_teacher": "build_corpus"}
+identities = Identities(study, Path(workflow.basedir, "scripts"))
 
 
 def spec_of(stage):
     """A params function: the stage's slice as JSON."""
-    return lambda wildcards: stage_spec(in_split(stage, wildcards), wildcards.model).canonical()
+    return lambda wildcards: identities.spec(in_split(stage, wildcards), wildcards.model)
 
 
 def identity_of(stage):
     """A params function: the stage's fingerprint."""
-    return lambda wildcards: identity(in_split(stage, wildcards), wildcards.model)
+    return lambda wildcards: identities.identity(in_split(stage, wildcards), wildcards.model)
 
 
 def folder_of(name):
     """A params function: the folder that an input file lies in."""
     return lambda wildcards, input: Path(getattr(input, name)).parent.as_posix()
+
+
+ANY_MODEL = study.study.models[0]  # where a stage is the whole study's
 
 
 def in_split(stage, wildcards):
@@ -135,7 +128,7 @@ def shards_option(wildcards, input):
     """The same as options of the script."""
     if not input.shards:
         return ""
-    return f"--shards {input.shards} --shards-fingerprint {identity('accumulate_gram', wildcards.model)}"
+    return f"--shards {input.shards} --shards-fingerprint {identities.identity('accumulate_gram', wildcards.model)}"
 
 
 # what a job of several that share a run's questions has in its paths, and as options of its script
@@ -151,11 +144,6 @@ def shard_option(wildcards):
 def shard_work(name):
     """A params function: the work folder of a run, or of a job's own part of it."""
     return lambda wildcards: layout.work(wildcards.model, "-".join((name, *SHARD)).format(**dict(wildcards.items())))
-
-
-def study_code(stage):
-    """Hash of a study-wide stage's code."""
-    return stage_code(stage, Path(workflow.basedir, "scripts", f"{stage}.py"))
 
 
 def teacher_of(model):
@@ -176,19 +164,22 @@ PRIORITY = {
 }
 
 
-def gpus(wildcards):
-    """One GPU where the model's device asks for it."""
-    return 0 if study.models[wildcards.model].device == "cpu" else 1
+costs = Costs(study, layout)
 
 
-def gpus_of_teacher(wildcards):
-    """The same for the model that answers."""
-    return 0 if study.models[teacher_of(wildcards.model)].device == "cpu" else 1
+def memory_of(stage):
+    """A resources function: the memory that a job asks for, in MB."""
+    return lambda wildcards, attempt: costs.memory(stage, dict(wildcards), attempt)
 
 
-def gpus_of_gram(wildcards):
-    """One GPU where geometry.device asks for it."""
-    return 0 if study.geometry.device == "cpu" else 1
+def minutes_of(stage):
+    """A resources function: the time that a job asks for."""
+    return lambda wildcards, attempt: costs.minutes(stage, dict(wildcards), attempt)
+
+
+def gpus_of(stage):
+    """A resources function: the GPUs that a job asks for; none where its model's device is the processor."""
+    return lambda wildcards: costs.of(stage, dict(wildcards)).gpus
 
 
 # torch is wanted there only on a GPU
@@ -201,5 +192,5 @@ def python_of(processes):
 
 
 def whole_machine(wildcards):
-    """Every core that this run has, so that nothing else disturbs a timed job."""
-    return workflow.cores or 8
+    """Every core that this run has, so that nothing else disturbs a timed job; on a cluster, as many as a job asks for."""
+    return workflow.resource_settings.cores or 8  # `workflow.cores` fails where there are only jobs to count

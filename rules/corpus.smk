@@ -12,9 +12,9 @@ rule build_corpus:
     conda:
         "../envs/model.yaml"
     resources:
-        mem_mb=lambda wildcards, attempt: 6000 * attempt,
-        runtime=lambda wildcards, attempt: 240 * attempt,
-        gpu=gpus,
+        mem_mb=memory_of("build_corpus"),
+        runtime=minutes_of("build_corpus"),
+        gpu=gpus_of("build_corpus"),
     params:
         spec=spec_of("build_corpus"),
         identity=identity_of("build_corpus"),
@@ -37,8 +37,8 @@ rule choose_questions:
     conda:
         "../envs/model.yaml"
     params:
-        spec=stage_spec("choose_questions", None).canonical(),
-        identity=identity("choose_questions", None),
+        spec=identities.spec("choose_questions", ANY_MODEL),
+        identity=identities.identity("choose_questions", ANY_MODEL),
         downloads=layout.downloads,
     shell:
         "python scripts/choose_questions.py --spec {params.spec:q} --model all"

@@ -12,9 +12,9 @@ rule extract_features:
     conda:
         "../envs/model.yaml"
     resources:
-        mem_mb=lambda wildcards, attempt: 6000 * attempt,
-        runtime=lambda wildcards, attempt: 240 * attempt,
-        gpu=gpus,
+        mem_mb=memory_of("extract_features"),
+        runtime=minutes_of("extract_features"),
+        gpu=gpus_of("extract_features"),
     params:
         spec=spec_of("extract_features"),
         identity=identity_of("extract_features"),
@@ -41,14 +41,16 @@ rule train_draft:
         layout.log("train_draft", "{model}", "{head}"),
     benchmark:
         layout.benchmark("train_draft", "{model}", "{head}")
+    wildcard_constraints:
+        head=HEAD_PATTERN,
     priority: PRIORITY["train_draft"]
     conda:
         "../envs/model.yaml"
     threads: study.draft.processes
     resources:
-        mem_mb=lambda wildcards, attempt: 6000 * study.draft.processes * attempt,
-        runtime=lambda wildcards, attempt: 720 * attempt,
-        gpu=lambda wildcards: study.draft.processes * gpus(wildcards),
+        mem_mb=memory_of("train_draft"),
+        runtime=minutes_of("train_draft"),
+        gpu=gpus_of("train_draft"),
     params:
         launch=python_of(study.draft.processes),
         spec=spec_of("train_draft"),

@@ -1,10 +1,25 @@
-"""The fan-out, models × layer sets × seeds × temperatures × nodes, written here and nowhere else."""
+"""The fan-out as files: what `speclayers.planning.fanout` lists, where it lies, and what waits for what."""
+
+
+def sets_of(wildcards):
+    """The layer sets to train on, known once a model's layers are chosen."""
+    chosen = read_json(Path(checkpoints.select_layers.get(**wildcards).output.heads))["heads"]
+    return [LayerSet(tuple(head["layers"]), tuple(head["selectors"])) for head in chosen]
 
 
 def heads_of(wildcards):
-    """Names of one model's heads, known once its layers are chosen: layer sets × seeds."""
-    chosen = read_json(Path(checkpoints.select_layers.get(**wildcards).output.heads))
-    return [HeadName(layers=tuple(head["layers"]), seed=seed) for head in chosen["heads"] for seed in study.draft.seeds]
+    """Names of one model's heads: layer sets × seeds."""
+    return trained_heads(study, sets_of(wildcards))
+
+
+def choice_in_words(selector):
+    """Say what a selector is asked for; a dry run ends before layers are chosen, pinned sets are known by then."""
+    sets = selector.options.get("sets") or [f"k = {k}" for k in selector.k]
+    only = f" for {', '.join(selector.models)}" if selector.models else ""
+    return f"{selector.name} {', '.join(map(str, sets))}{only}"
+
+
+choices_in_words = "; ".join(map(choice_in_words, study.selection.selectors))
 
 
 def screened_heads_of(wildcards):
@@ -12,7 +27,7 @@ def screened_heads_of(wildcards):
     if study.screen is None:
         return []
     won = read_json(Path(checkpoints.screen_layers.get(**wildcards).output.winner))
-    heads = [HeadName(layers=tuple(won["layers"]), seed=seed) for seed in study.draft.seeds]
+    heads = trained_heads(study, [LayerSet(tuple(won["layers"]), ("screen",))])
     selected = heads_of(wildcards)
     return [head for head in heads if head not in selected]
 
@@ -24,19 +39,7 @@ screenings = [] if study.screen is None else expand(layout.screening("{model}"),
 
 def moved_heads_of(wildcards):
     """Heads that keep one set's weights on another set's layers, where the study asks for them."""
-    if study.transfer is None:
-        return []
-    chosen = read_json(Path(checkpoints.select_layers.get(**wildcards).output.heads))["heads"]
-    starts = [tuple(head["layers"]) for head in chosen if study.transfer.start in head["selectors"]]
-    ends = [tuple(head["layers"]) for head in chosen if set(study.transfer.to) & set(head["selectors"])]
-    return [
-        HeadName(layers=end, seed=seed, start=start, percent=percent)
-        for start in starts
-        for end in ends
-        if end != start
-        for seed in study.draft.seeds
-        for percent in study.transfer.percents
-    ]
+    return moved_heads(study, sets_of(wildcards))
 
 
 def start_of(wildcards):
@@ -68,33 +71,6 @@ def features_of(wildcards):
     return [layout.features(wildcards.model, name) for name, layers in passes.items() if layers & wanted]
 
 
-LAYERS_A_PASS = 40  # their names are one file name
-
-
-def acceptance_runs(heads):
-    """All (head, temperature, nodes) that are counted: a replica only where replicas are wanted."""
-    settings = study.acceptance
-    replicas = settings.replicas or settings
-    return [
-        (head, temperature_name(temperature), nodes)
-        for head in heads
-        for temperature in settings.temperatures
-        for nodes in settings.nodes
-        if head.seed == study.draft.seeds[0] or (temperature in replicas.temperatures and nodes in replicas.nodes)
-    ]
-
-
-def speed_runs(heads):
-    """All (head, temperature, nodes) that are timed."""
-    return [
-        (head, temperature_name(temperature), nodes)
-        for head in heads
-        if head.seed in study.speed.seeds and not head.start  # moving a head changes no shape, so no time either
-        for temperature in study.speed.temperatures
-        for nodes in study.speed.nodes
-    ]
-
-
 def greedy_baseline(wildcards):
     """Sampled runs take their prompts from the greedy run, so that all see the same second turns."""
     return [] if wildcards.temperature == "0" else layout.baseline(wildcards.model, "0")
@@ -111,13 +87,59 @@ def results_of(heads, prefix=""):
         files = {
             "heads": [layout.head(model, head, "config.json") for head in found],
             "training": [layout.head(model, head, "training.parquet") for head in found],
-            "cycles": [layout.acceptance(model, *run, "cycles") for run in acceptance_runs(found)],
-            "turns": [layout.acceptance(model, *run, "turns") for run in acceptance_runs(found)],
-            "speed": [layout.speed(model, *run) for run in speed_runs(found)],
+            "cycles": [layout.acceptance(model, *run, "cycles") for run in acceptance_runs(study, found)],
+            "turns": [layout.acceptance(model, *run, "turns") for run in acceptance_runs(study, found)],
+            "speed": [layout.speed(model, *run) for run in speed_runs(study, found)],
         }
         return {f"{prefix}{name}": paths for name, paths in files.items()}
 
     return results
+
+
+def pretrained_of(model):
+    """Names of the heads trained elsewhere that draft for a model."""
+    return [f"{PRETRAINED}{name}" for name, head in study.pretrained.items() if head.model == model]
+
+
+def pretrained_runs(model):
+    """All (head, temperature, nodes) at which heads trained elsewhere are counted, and those at which they are timed."""
+    heads = pretrained_of(model)
+    return tuple(
+        [(head, temperature_name(t), n) for head in heads for t in settings.temperatures for n in shapes(settings)]
+        for settings in (study.acceptance, study.speed)
+    )
+
+
+def pretrained_results(wildcards):
+    """Everything measured of heads trained elsewhere; they wait for no selection."""
+    counted, timed = pretrained_runs(wildcards.model)
+    return {
+        "pretrained_cycles": [layout.acceptance(wildcards.model, *run, "cycles") for run in counted],
+        "pretrained_turns": [layout.acceptance(wildcards.model, *run, "turns") for run in counted],
+        "pretrained_speed": [layout.speed(wildcards.model, *run) for run in timed],
+    }
+
+
+def pretrained_files(wildcards):
+    """Files of a head in a folder of the person's own: their contents count, not only their names."""
+    path = study.pretrained[wildcards.name].path
+    return (
+        sorted(file.as_posix() for file in Path(path).iterdir() if file.suffix in {".json", ".safetensors"})
+        if path
+        else []
+    )
+
+
+def measured_database(wildcards):
+    """What was measured, for a model card, once it is: a head can be exported without a study around it."""
+    return [layout.database] if Path(layout.database).exists() else []
+
+
+def recommended_folders(wildcards):
+    """Folders of the recommended head for all engines that serve it, known once the study is."""
+    chosen = read_json(Path(checkpoints.recommend_head.get(**wildcards).output.recommended))
+    served = [name for name, found in chosen["engines"].items() if found["verdict"] != "refused"]
+    return [layout.exported(wildcards.model, chosen["head"], engine) for engine in served]
 
 
 def screening_of(wildcards):
@@ -129,16 +151,75 @@ def summary_options(wildcards):
     """The same as options of the script, each naming what it is."""
     heads = heads_of(wildcards) + screened_heads_of(wildcards) + moved_heads_of(wildcards)
     model = wildcards.model
+    counted, timed = pretrained_runs(model)
     return [
         *(f"--screening {path}" for path in (screening_of(wildcards),) if path),
         *(f"--head {head}={Path(layout.head(model, head, 'config.json')).parent}" for head in heads),
         *(
             f"--acceptance {head}:{temperature}:{nodes}="
             f"{Path(layout.acceptance(model, head, temperature, nodes, 'cycles')).parent}"
-            for head, temperature, nodes in acceptance_runs(heads)
+            for head, temperature, nodes in [*acceptance_runs(study, heads), *counted]
         ),
         *(
             f"--speed {head}:{temperature}:{nodes}={layout.speed(model, head, temperature, nodes)}"
-            for head, temperature, nodes in speed_runs(heads)
+            for head, temperature, nodes in [*speed_runs(study, heads), *timed]
         ),
     ]
+
+
+def rival_files_of(model):
+    """What is measured of a model's rivals."""
+    counted = [
+        layout.acceptance(model, *run, table) for run in rival_runs(study, model) for table in ("cycles", "turns")
+    ]
+    return counted + [layout.speed(model, *run) for run in timed_rival_runs(study, model)]
+
+
+def rival_options(wildcards):
+    """The same as options of the script that summarises them."""
+    model = wildcards.model
+    return [
+        *(
+            f"--acceptance {rival}:{temperature}:{nodes}="
+            f"{Path(layout.acceptance(model, rival, temperature, nodes, 'cycles')).parent}"
+            for rival, temperature, nodes in rival_runs(study, model)
+        ),
+        *(
+            f"--speed {rival}:{temperature}:{nodes}={layout.speed(model, rival, temperature, nodes)}"
+            for rival, temperature, nodes in timed_rival_runs(study, model)
+        ),
+    ]
+
+
+# Named by the targets, too, as the screenings are: else a drafter added to a finished study would not be looked for.
+rival_results = [file for model in study.study.models for file in rival_files_of(model)]
+
+
+def needs_of(wildcards):
+    """Files that a drafter asks for, each under its name."""
+    name, model = RivalName.parse(wildcards.rival), wildcards.model
+    made = {"cka": layout.geometry(model, "cka")}
+    return {need: made[need] for need in rival_needs(name.kind)}
+
+
+def needs_options(wildcards, input):
+    """The same as options of the script."""
+    return [f"--{need} {input[need]}" for need in needs_of(wildcards)]
+
+
+def rival_identity(stage):
+    """A params function: the fingerprint of a drafter's run, with the code of the drafter itself."""
+
+    def found(wildcards):
+        return identities.identity(f"{stage}.{RivalName.parse(wildcards.rival).label}", wildcards.model)
+
+    return found
+
+
+def rival_spec(stage):
+    """A params function: the slice of a drafter's run as JSON."""
+
+    def found(wildcards):
+        return identities.spec(f"{stage}.{RivalName.parse(wildcards.rival).label}", wildcards.model)
+
+    return found

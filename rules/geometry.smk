@@ -11,9 +11,9 @@ rule accumulate_gram:
     conda:
         gram_environment
     resources:
-        mem_mb=lambda wildcards, attempt: 6000 * attempt,
-        runtime=lambda wildcards, attempt: 120 * attempt,
-        gpu=gpus_of_gram,
+        mem_mb=memory_of("accumulate_gram"),
+        runtime=minutes_of("accumulate_gram"),
+        gpu=gpus_of("accumulate_gram"),
     params:
         spec=spec_of("accumulate_gram"),
         identity=identity_of("accumulate_gram"),
@@ -45,9 +45,9 @@ rule measure_geometry:
     conda:
         gram_environment
     resources:
-        mem_mb=lambda wildcards, attempt: 6000 * attempt,
-        runtime=lambda wildcards, attempt: 120 * attempt,
-        gpu=lambda wildcards, input: 0 if input.shards else gpus_of_gram(wildcards),
+        mem_mb=memory_of("measure_geometry"),
+        runtime=minutes_of("measure_geometry"),
+        gpu=gpus_of("measure_geometry"),
     params:
         spec=spec_of("measure_geometry"),
         identity=identity_of("measure_geometry"),
@@ -75,8 +75,8 @@ rule sweep_filter:
     conda:
         "../envs/geometry.yaml"
     resources:
-        mem_mb=lambda wildcards, attempt: 6000 * attempt,
-        runtime=lambda wildcards, attempt: 120 * attempt,
+        mem_mb=memory_of("sweep_filter"),
+        runtime=minutes_of("sweep_filter"),
     params:
         spec=spec_of("sweep_filter"),
         identity=identity_of("sweep_filter"),

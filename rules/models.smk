@@ -11,8 +11,8 @@ rule fetch_model:
     conda:
         "../envs/model.yaml"
     resources:
-        mem_mb=lambda wildcards, attempt: 4000 * attempt,
-        runtime=lambda wildcards, attempt: 60 * attempt,
+        mem_mb=memory_of("fetch_model"),
+        runtime=minutes_of("fetch_model"),
     params:
         spec=spec_of("fetch_model"),
         identity=identity_of("fetch_model"),
@@ -37,9 +37,9 @@ rule build_teacher:
     conda:
         "../envs/model.yaml"
     resources:
-        mem_mb=lambda wildcards, attempt: 4000 * attempt,
-        runtime=lambda wildcards, attempt: 60 * attempt,
-        gpu=gpus_of_teacher,
+        mem_mb=memory_of("build_teacher"),
+        runtime=minutes_of("build_teacher"),
+        gpu=gpus_of("build_teacher"),
     params:
         spec=spec_of("build_teacher"),
         identity=identity_of("build_teacher"),
@@ -67,8 +67,8 @@ rule make_tiny_model:
     conda:
         "../envs/model.yaml"
     resources:
-        mem_mb=lambda wildcards, attempt: 4000 * attempt,
-        runtime=lambda wildcards, attempt: 60 * attempt,
+        mem_mb=memory_of("make_tiny_model"),
+        runtime=minutes_of("make_tiny_model"),
     params:
         spec=spec_of("make_tiny_model"),
         identity=identity_of("make_tiny_model"),

@@ -7,6 +7,8 @@ rule summarise_model:
         unpack(results_of(heads_of)),
         unpack(results_of(screened_heads_of, "screened_")),
         unpack(results_of(moved_heads_of, "moved_")),
+        unpack(pretrained_results),
+        rivals=lambda wildcards: rival_files_of(wildcards.model),
         screening=screening_of,
         geometry=expand(layout.geometry("{{model}}", "{table}"), table=GEOMETRY_TABLES),
         selections=layout.selections("{model}"),
@@ -24,21 +26,20 @@ rule summarise_model:
     conda:
         "../envs/report.yaml"
     resources:
-        mem_mb=lambda wildcards, attempt: 2000 * attempt,
-        runtime=lambda wildcards, attempt: 20 * attempt,
+        mem_mb=memory_of("summarise_model"),
+        runtime=minutes_of("summarise_model"),
     params:
-        code=study_code("summarise_model"),
+        code=identities.code("summarise_model"),
         dtype=lambda wildcards: study.models[wildcards.model].dtype,
         options=summary_options,
+        rivals=rival_options,
         geometry=lambda wildcards, input: Path(input.geometry[0]).parent.as_posix(),
-        baseline=lambda wildcards: [
-            f"--baseline {t}={layout.baseline(wildcards.model, t)}" for t in BASELINES
-        ],
+        baseline=lambda wildcards: [f"--baseline {t}={layout.baseline(wildcards.model, t)}" for t in BASELINES],
         folder=lambda wildcards, output: Path(output[0]).parent.as_posix(),
     shell:
         "python scripts/summarise_model.py --model {wildcards.model} --fingerprint {params.code} --target {input.target}"
         " --geometry {params.geometry} --selections {input.selections} {params.options}"
-        " {params.baseline} --dtype {params.dtype} --output {params.folder} > {log} 2>&1"
+        " {params.rivals} {params.baseline} --dtype {params.dtype} --output {params.folder} > {log} 2>&1"
 
 
 rule aggregate_study:
@@ -56,11 +57,11 @@ rule aggregate_study:
     conda:
         "../envs/report.yaml"
     resources:
-        mem_mb=lambda wildcards, attempt: 4000 * attempt,
-        runtime=lambda wildcards, attempt: 30 * attempt,
+        mem_mb=memory_of("aggregate_study"),
+        runtime=minutes_of("aggregate_study"),
     params:
         spec=specs.aggregate(study).canonical(),
-        code=study_code("aggregate_study"),
+        code=identities.code("aggregate_study"),
         summaries=[f"--summary {model}={Path(layout.summary(model, 'runs')).parent}" for model in study.study.models],
         targets=[f"--target {model}={layout.manifest(model)}" for model in study.study.models],
         benchmarks=f"{layout.root}/benchmarks",
@@ -81,10 +82,10 @@ rule render_report:
     conda:
         "../envs/report.yaml"
     resources:
-        mem_mb=lambda wildcards, attempt: 4000 * attempt,
-        runtime=lambda wildcards, attempt: 30 * attempt,
+        mem_mb=memory_of("render_report"),
+        runtime=minutes_of("render_report"),
     params:
-        code=study_code("render_report"),
+        code=identities.code("render_report"),
         plotting=[f"{name}={version(name)}" for name in ("altair", "vl-convert-python")],
     shell:
         "python scripts/render_report.py --database {input.database} --report {output.report}"
@@ -104,11 +105,11 @@ rule render_layers:
     conda:
         "../envs/report.yaml"
     resources:
-        mem_mb=lambda wildcards, attempt: 4000 * attempt,
-        runtime=lambda wildcards, attempt: 30 * attempt,
+        mem_mb=memory_of("render_layers"),
+        runtime=minutes_of("render_layers"),
     params:
         spec=specs.aggregate(study).canonical(),
-        code=study_code("render_layers"),
+        code=identities.code("render_layers"),
         plotting=[f"{name}={version(name)}" for name in ("altair", "vl-convert-python")],
         options=[
             f"--target {model}={layout.manifest(model)}"

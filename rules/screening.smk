@@ -16,9 +16,9 @@ checkpoint screen_layers:
     conda:
         "../envs/model.yaml"
     resources:
-        mem_mb=lambda wildcards, attempt: 6000 * attempt,
-        runtime=lambda wildcards, attempt: 1440 * attempt,
-        gpu=gpus,
+        mem_mb=memory_of("screen_layers"),
+        runtime=minutes_of("screen_layers"),
+        gpu=gpus_of("screen_layers"),
     params:
         spec=spec_of("screen_layers"),
         identity=identity_of("screen_layers"),

@@ -16,12 +16,14 @@ checkpoint select_layers:
     conda:
         "../envs/geometry.yaml"
     resources:
-        mem_mb=lambda wildcards, attempt: 6000 * attempt,
-        runtime=lambda wildcards, attempt: 120 * attempt,
+        mem_mb=memory_of("select_layers"),
+        runtime=minutes_of("select_layers"),
     params:
         spec=spec_of("select_layers"),
         identity=identity_of("select_layers"),
         activations=identity_of("dump_activations"),
+    message:
+        "select_layers of {wildcards.model}: {choices_in_words}"
     shell:
         "python scripts/select_layers.py --spec {params.spec:q} --model {wildcards.model}"
         " --fingerprint {params.identity} --threads {threads} --activations {input.activations}"
@@ -38,13 +40,11 @@ rule recommend_layers:
         layout.recommendation("{model}"),
     log:
         layout.log("recommend_layers", "{model}"),
+    localrule: True
     conda:
         "../envs/geometry.yaml"
-    resources:
-        mem_mb=lambda wildcards, attempt: 1000 * attempt,
-        runtime=lambda wildcards, attempt: 10 * attempt,
     params:
-        code=study_code("recommend_layers"),
+        code=identities.code("recommend_layers"),
     shell:
         "python scripts/recommend_layers.py --model {wildcards.model} --target {input.target}"
         " --selections {input.selections} --output {output} > {log} 2>&1"

@@ -13,7 +13,8 @@ from speclayers.decoding.shards import Shards, job_key, to_frame
 from speclayers.decoding.turns import read_turns
 from speclayers.drafting.eagle3 import Eagle3Drafter
 from speclayers.drafting.head import CONFIG_FILE, load_head
-from speclayers.drafting.tree import TreeShape
+from speclayers.drafting.tree import shape_of
+from speclayers.names import ShapeName
 from speclayers.specs import DecodeSpec, read_spec
 from speclayers.tables import BASELINE, CYCLES, TURNS, read_table, write_table
 from speclayers.targets.manifest import MANIFEST
@@ -27,7 +28,7 @@ def main() -> None:
     arguments.add_argument("--head", type=Path, required=True, help="the head's weights; its config.json lies beside")
     arguments.add_argument("--baseline", type=Path, required=True, help="table of plain greedy decoding (Parquet)")
     arguments.add_argument("--temperature", type=float, required=True, help="sampling temperature; 0 is greedy")
-    arguments.add_argument("--nodes", type=int, required=True, help="nodes of the draft tree, the root counted")
+    arguments.add_argument("--nodes", type=ShapeName.parse, required=True, help="nodes of the draft tree; 6c: a chain")
     arguments.add_argument("--cycles", type=Path, required=True, help="table of verifications to write (Parquet)")
     arguments.add_argument("--turns", type=Path, required=True, help="table of answers to write (Parquet)")
     arguments.add_argument("--work", type=Path, required=True, help="folder of shards, so that a killed run continues")
@@ -38,7 +39,8 @@ def main() -> None:
     questions = own.of(read_turns(read_table(args.baseline, BASELINE)))
     target = load_target(args.target, args.model, spec.runtime)
     head = load_head(args.head.parent, target)
-    drafter = Eagle3Drafter(target, head, TreeShape(args.nodes, spec.depth, spec.top_k), name=args.head.parent.name)
+    shape = shape_of(args.nodes, spec.depth, spec.top_k)
+    drafter = Eagle3Drafter(target, head, shape, name=args.head.parent.name)
     inputs = [args.target / MANIFEST, args.head, args.head.with_name(CONFIG_FILE), args.baseline]
     shards = Shards(args.work, job_key(args.fingerprint, [args.temperature, args.nodes], inputs))
     rows = measure_acceptance(target, drafter, questions, spec, args.temperature, shards)

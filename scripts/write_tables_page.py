@@ -87,16 +87,21 @@ VIEWS = {
     "sets": View("Every layer set that was measured, chosen or not.", (schemas.RUNS,), OF_SET),
     "acceptance_summary": View(
         "tau of every layer set at every setting, with what drafting cost.",
-        (schemas.TAU_ESTIMATES,),
+        (schemas.TAU_ESTIMATES, schemas.RUNS),
         OF_SET
         | {
             "drafted_per_cycle": "Draft tokens verified in a cycle, mean; cycles cut by the budget left out.",
             "accepted_per_cycle": "Draft tokens accepted in a cycle, mean; cycles cut by the budget left out.",
             "draft_forwards_per_token": "Forward passes of the drafter for each token emitted, over all cycles.",
             "layer_forwards_per_token": "Decoder-layer passes of the drafter for each token emitted, over all cycles.",
+            "search_layer_forwards_per_token": "The same of looking for layers to skip.",
+            "search_rows_per_token": "States run over in them, for each token emitted.",
+            "search_score": "What searches reached, mean; null where there were none.",
         },
     ),
-    "comparisons": View("Every difference to the reference, with its verdict.", (schemas.DIFFERENCES,), OF_SET),
+    "comparisons": View(
+        "Every difference to the reference, with its verdict.", (schemas.DIFFERENCES, schemas.RUNS), OF_SET
+    ),
     "layer_profile": View(
         "What is known of each layer, sinks left out.",
         (schemas.SUMMARIES["geometry_turning"],),
@@ -113,6 +118,33 @@ VIEWS = {
             "lens_entropy": "Mean entropy over the vocabulary read off the layer, in nats, some response tokens.",
         },
     ),
+    "skip_profile": View(
+        "How often a drafter skips each block, and what CKA says of the block.",
+        (schemas.RUNS, schemas.SUMMARIES["geometry_turning"]),
+        {
+            "layer": "Block, by the layer that it gives.",
+            "attention_skipped": "Share of cycles that drafted without its attention.",
+            "mlp_skipped": "Share of cycles that drafted without its MLP.",
+            "cka_through": "Debiased CKA of its input and its output, filtered tokens; null for block 1.",
+        },
+    ),
+    "skip_overlap": View(
+        "Whether a drafter skips the blocks that CKA calls redundant.",
+        (schemas.RUNS,),
+        {
+            "skipped_blocks": "Blocks skipped, mean over cycles; attention or MLP alone counts half.",
+            "redundant_share": "Share of these that are among as many blocks of the highest CKA of input and output.",
+            "share_by_chance": "What that share would be if blocks were skipped at random.",
+        },
+    ),
+    "skip_changes": View(
+        "How much of what is skipped stays from one search to the next, within a turn.",
+        (schemas.RUNS,),
+        {
+            "searches": "Searches for layers to skip.",
+            "kept_share": "Share of the skipped parts that were skipped before, too; null with one search a turn.",
+        },
+    ),
     "selector_agreement": View(
         "Every pair of selections of equal k.",
         (schemas.SUMMARIES["selections"],),
@@ -124,10 +156,24 @@ VIEWS = {
         },
     ),
     "costs": View(
-        "What the jobs of a rule took, summed. A job that was killed and continued counts only its last run; a job"
-        " that the study no longer needs still counts while its measurement lies in `benchmarks/`.",
+        "What the jobs of a rule took, summed. A job that was killed and continued counts only its last run. Jobs of"
+        " models, heads and settings that the study no longer has do not count.",
         (schemas.JOBS,),
-        {"jobs": "Jobs measured."},
+        {
+            "jobs": "Jobs measured.",
+            "gpu_seconds": "Seconds times GPUs asked for; null in measurements without resources.",
+            "gpu_type": "Types of GPU in the jobs' nodes; null where there is none, and outside SLURM.",
+            "tokens": "Tokens of `job_tokens`; null where no table counts them.",
+            "tokens_per_s": "Those over the seconds of their jobs, loading included; too high where a job was"
+            " killed and continued.",
+            "slurm_jobs": "SLURM's ids of the jobs; null outside SLURM.",
+        },
+    ),
+    "job_tokens": View(
+        "Tokens of a job, where the study's tables count them: answered, learnt from in training, or, when timed, both"
+        " the drafter's and plain decoding's.",
+        (schemas.JOBS,),
+        {"tokens": "Tokens."},
     ),
     "provenance": View(
         "All facts, and the fingerprints of acceptance runs and heads.",

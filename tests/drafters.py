@@ -2,10 +2,12 @@
 
 import random
 from collections.abc import Sequence
+from contextlib import ExitStack
+from unittest.mock import patch
 
 import torch
 
-from speclayers.drafting.drafter import Proposal, Verified
+from speclayers.drafting.drafter import ExtraRows, Proposal, Verified
 
 
 class ToyDrafter:
@@ -18,7 +20,7 @@ class ToyDrafter:
     name = "toy"
 
     def __init__(self, nodes: int, depth: int, layers: tuple[int, ...] = (0, 1)) -> None:
-        self.nodes, self.depth, self.layers = nodes, depth, layers
+        self.nodes, self.rows, self.depth, self.layers = nodes, nodes, depth, layers
         self.sequence: list[int] = []
 
     def start(self, cache) -> None:
@@ -102,3 +104,65 @@ class FixedDrafter(ToyDrafter):
 
     def candidates(self):
         return self.tree
+
+
+class RowsDrafter(RandomDrafter):
+    """Random trees with rows of its own: behind each node that token again, which sees what the node sees.
+
+    Their logits, told back, are kept in `told` as pairs of a text and the logits behind it.
+    """
+
+    def __init__(self, vocabulary: int, nodes: int = 6, seed: int = 0) -> None:
+        super().__init__(vocabulary, nodes, seed)
+        self.rows, self.depth = 2 * nodes, nodes
+        self.texts, self.told = [], []
+
+    def observe(self, verified: Verified) -> None:
+        assert (verified.extra is None) == (not self.texts)
+        if self.texts:
+            self.told += zip(self.texts, verified.extra, strict=True)
+        super().observe(verified)
+
+    def propose(self) -> Proposal:
+        proposal = super().propose()
+        tokens, parents = proposal.tokens.tolist(), proposal.parents.tolist()
+        paths = [[0]]
+        for node, parent in enumerate(parents[1:], start=1):
+            paths.append([*paths[parent], node])
+        self.texts = [[*self.sequence[:-1], *(tokens[i] for i in path), tokens[path[-1]]] for path in paths]
+        count = len(tokens)
+        sees = torch.zeros(count, 2 * count, dtype=torch.bool)
+        for node, path in enumerate(paths):
+            sees[node, [*path, count + node]] = True
+        extra = ExtraRows(proposal.tokens, torch.tensor([len(path) for path in paths]), sees)
+        absurd = torch.rand(count) * 1e6  # a verifier that looked at them would decode something else
+        return proposal._replace(extra=extra, probabilities=absurd)
+
+
+class SelfDrafter(ToyDrafter):
+    """Drafts a chain with the target's own blocks on the target's cache.
+
+    Args:
+        skipped: Blocks that it leaves out.
+        depth: Length of the chain.
+    """
+
+    def __init__(self, target, skipped: Sequence[int] = (), depth: int = 3) -> None:
+        super().__init__(1 + depth, depth)
+        self.target, self.skipped = target, skipped
+
+    def start(self, cache) -> None:
+        super().start(cache)
+        self.cache = cache
+
+    def candidates(self):
+        text = [self.sequence[-1]]
+        with self.cache.session(), ExitStack() as stack:
+            for block in self.skipped:
+                skip = patch.object(self.target.anatomy.blocks[block], "forward", lambda states, *_, **__: states)
+                stack.enter_context(skip)
+            for _ in range(self.depth):
+                position = torch.tensor([[self.cache.get_seq_length()]])
+                logits = self.target.model(torch.tensor([text[-1:]]), position_ids=position, cache=self.cache).logits
+                text.append(int(logits[0, -1].argmax()))
+        return text[1:], list(range(self.depth))

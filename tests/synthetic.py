@@ -16,13 +16,15 @@ from speclayers.config import StatisticsConfig
 from speclayers.drafting.halving import Judged, Rung, plan_rungs, race
 from speclayers.files import write_json
 from speclayers.layout import Layout
-from speclayers.names import HeadName, layers_name
+from speclayers.names import HeadName, ShapeName, layers_name
 from speclayers.specs import AggregateSpec
 from speclayers.tables import Origin, write_table
 from speclayers.targets.manifest import Manifest, read_manifest
 
 CATEGORIES = ("writing", "translation", "summarization", "qa", "math_reasoning", "rag")
 STUDY = "made-up"
+UNSKIPPED = (None, None, 0.0, 0, None)
+"""What a cycle's row holds of skipped layers where a head drafts."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class MadeUpModel:
         seed_spread: Standard deviation of acceptance between training seeds.
         temperatures: Temperatures measured.
         nodes: Tree sizes measured.
+        chains: Sizes of chains measured, the root counted.
         questions: Questions, spread over the categories; none when 0.
         skipped: Questions that are too long for it.
         different_turns: Turns at T=0 whose ids differ from plain decoding's.
@@ -62,6 +65,7 @@ class MadeUpModel:
     seed_spread: float = 0.0
     temperatures: Sequence[float] = (0.0, 1.0)
     nodes: Sequence[int] = (30,)
+    chains: Sequence[int] = ()
     questions: int = 12
     skipped: int = 0
     different_turns: int = 0
@@ -95,8 +99,8 @@ def write_model(root: Path, made_up: MadeUpModel) -> ModelResults:
             head = str(name)
             heads[head] = _write_head(where, made_up, head, name.layers, name.seed, rng)
             for temperature in made_up.temperatures:
-                for nodes in made_up.nodes:
-                    run = Run(head, temperature, nodes)
+                for shape in [*((n, False) for n in made_up.nodes), *((n, True) for n in made_up.chains)]:
+                    run = Run(head, temperature, *shape)
                     acceptance[run] = _write_acceptance(where, made_up, run, probability, rng)
                     if temperature == 0 and name.seed == made_up.train_seeds[0] and not name.start:
                         speed[run] = _write_speed(where, made_up, run, rng)
@@ -138,7 +142,7 @@ def write_study(root: Path, *models: MadeUpModel, resamples: int = 500, benchmar
         summaries[made_up.name] = folder
         manifests[made_up.name] = read_manifest(Path(where.target(made_up.name)))
         if benchmarks:
-            write_benchmarks(where, made_up.name)
+            write_benchmarks(where, made_up.name, next(iter(results.heads), ""))
     statistics = StatisticsConfig(resamples=resamples)
     return {
         "summaries": summaries,
@@ -149,14 +153,19 @@ def write_study(root: Path, *models: MadeUpModel, resamples: int = 500, benchmar
     }
 
 
-def write_benchmarks(where: Layout, model: str) -> None:
-    """Write measurements as Snakemake does, one of them of a job too short to sample."""
-    for rule, seconds, rss in (
-        ("build_corpus", 91.5, 1203.2),
-        ("train_draft", 340.1, 2210.0),
-        ("fetch_model", 0.2, "NA"),
+def write_benchmarks(where: Layout, model: str, head: str) -> None:
+    """Write measurements as Snakemake does, one of them of a job too short to sample, some of jobs no longer needed."""
+    for rule, wildcards, seconds, rss in (
+        ("build_corpus", (model,), 91.5, 1203.2),
+        ("train_draft", (model, head), 340.1, 2210.0),
+        ("train_draft", (model, "eagle3.l01.s99"), 5.0, 2210.0),
+        ("decode_baseline", (model, "T0.123"), 6.0, 100.0),
+        ("build_corpus", ("dropped",), 7.0, 100.0),
+        ("fetch_model", (model,), 0.2, "NA"),
     ):
-        path = Path(where.benchmark(rule, model))
+        if "" in wildcards:
+            continue
+        path = Path(where.benchmark(rule, *wildcards))
         path.parent.mkdir(parents=True, exist_ok=True)
         cpu = "NA" if rss == "NA" else seconds * 1.6
         path.write_text(json.dumps({"s": seconds, "h:m:s": "0:00:00", "max_rss": rss, "cpu_time": cpu}) + "\n")
@@ -393,7 +402,7 @@ def _write_acceptance(
             reached = int(np.argmin(np.append(rng.random(6) < probability + ease, False)))
             emitted = min(reached + 1, left)
             cut = emitted < reached + 1
-            cycles.append((question, category, turn, cycle, run.nodes - 1, reached, emitted, cut, 6, 6, 6))
+            cycles.append((question, category, turn, cycle, run.nodes - 1, reached, emitted, cut, 6, 6, 6, *UNSKIPPED))
             left, cycle = left - emitted, cycle + 1
         differs = run.temperature == 0 and place < made_up.different_turns
         ids = [*ids[:5], 1, *ids[6:]] if differs else ids
@@ -403,7 +412,9 @@ def _write_acceptance(
     paths = {}
     for name, table, rows in (("cycles", tables.CYCLES, cycles), ("turns", tables.TURNS, turns)):
         frame = pd.DataFrame(rows, columns=[column.name for column in table.columns])
-        paths[name] = Path(where.acceptance(made_up.name, run.drafter, str(run.temperature), run.nodes, name))
+        paths[name] = Path(
+            where.acceptance(made_up.name, run.drafter, str(run.temperature), ShapeName(run.nodes, run.chain), name)
+        )
         write_table(paths[name], table, frame, origin(made_up.name))
     return paths["cycles"].parent
 
@@ -414,6 +425,6 @@ def _write_speed(where: Layout, made_up: MadeUpModel, run: Run, rng: np.random.G
         draft, verify, other, plain = np.array([0.8, 2.5, 0.05, 2.2]) * rng.uniform(0.9, 1.1, 4)
         rows.append((question, category, turn, draft, verify, other, draft + verify + other, plain, 40, 40))
     frame = pd.DataFrame(rows, columns=[column.name for column in tables.SPEED.columns])
-    path = Path(where.speed(made_up.name, run.drafter, str(run.temperature), run.nodes))
+    path = Path(where.speed(made_up.name, run.drafter, str(run.temperature), ShapeName(run.nodes, run.chain)))
     write_table(path, tables.SPEED, frame, origin(made_up.name))
     return path

@@ -11,6 +11,7 @@ import ast
 import hashlib
 import json
 from collections.abc import Iterable
+from copy import copy
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -80,6 +81,15 @@ _TRAINING = (
     *(f"drafting/{name}.py" for name in ("processes", "step_sums", "training_log")),
 )
 _DRAFTING = (*_HEAD, "drafting/drafter.py", "drafting/tree.py", "drafting/eagle3.py")
+_EXPORT = ("export/",)
+_RIVAL = (
+    "drafting/rival.py",
+    "drafting/drafter.py",
+    "drafting/tree.py",
+    "targets/skipping.py",
+    "targets/block_rows.py",
+)
+"""The drafters themselves are added by the workflow, as the selectors are."""
 _ANALYSIS = ("analysis/", "decoding/exactness.py", "decoding/skipping.py")
 
 STAGES = {
@@ -108,6 +118,11 @@ STAGES = {
     "measure_acceptance": Stage((*_DRAFTING, "decoding/", *_DECODING), ("train_draft", "decode_baseline")),
     "merge_shards": Stage(("decoding/ranges.py",)),
     "measure_speed": Stage((*_DRAFTING, "decoding/", *_DECODING), ("train_draft", "decode_baseline")),
+    "import_draft": Stage((*_EXPORT, *_HEAD)),
+    "recommend_head": Stage((*_EXPORT, *_HEAD, *_ANALYSIS)),
+    "export_draft": Stage((*_EXPORT, *_HEAD, *_ANALYSIS)),
+    "measure_rival": Stage((*_RIVAL, "decoding/", *_DECODING), ("decode_baseline",)),
+    "time_rival": Stage((*_RIVAL, "decoding/", *_DECODING), ("decode_baseline",)),
     "summarise_model": Stage(_ANALYSIS),
     "aggregate_study": Stage(_ANALYSIS),
     "render_report": Stage(_ANALYSIS),
@@ -129,11 +144,47 @@ def code_hash(path: Path) -> str:
     """Hash a Python file over its syntax tree without docstrings; any other file over its bytes."""
     if path.suffix != ".py":
         return hashlib.sha256(path.read_bytes()).hexdigest()
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return _text_hash(path.read_text(encoding="utf-8"))
+
+
+@cache  # by the text: many stages name the same files, and a file may be edited meanwhile
+def _text_hash(text: str) -> str:
+    return hashlib.sha256(ast.dump(_syntax_tree(text)).encode()).hexdigest()
+
+
+def code_parts(path: Path) -> dict[str, str]:
+    """Hash the functions and methods of a Python file one by one, to tell later which of them changed.
+
+    Returns:
+        Hashes by name; the empty name stands for all statements outside functions. Nothing for other files.
+    """
+    if path.suffix != ".py":
+        return {}
+    parts: dict[str, list[str]] = {}
+    _collect(_syntax_tree(path.read_text(encoding="utf-8")).body, "", parts)
+    return {name: digest(*texts)[:8] for name, texts in parts.items()}
+
+
+def _collect(body: list[ast.stmt], inside: str, parts: dict[str, list[str]]) -> None:
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            head = copy(node)
+            head.body = []
+            parts.setdefault(f"{inside}{node.name}", []).append(ast.dump(head))
+            _collect(node.body, f"{inside}{node.name}.", parts)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            parts.setdefault(f"{inside}{node.name}", []).append(ast.dump(node))
+        else:
+            parts.setdefault(inside.rstrip("."), []).append(ast.dump(node))
+
+
+def _syntax_tree(text: str) -> ast.Module:
+    """Parse Python without its docstrings."""
+    tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             _drop_docstring(node)
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
+    return tree
 
 
 def _drop_docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> None:
@@ -151,23 +202,62 @@ def selector_files(name: str) -> list[Path]:
     Raises:
         UserError: There is no selector of this name, or its file is no valid Python.
     """
-    path = PACKAGE / "selection" / "selectors" / f"{name}.py"
+    path = _plugin("selection/selectors", name, "selection.selectors: there is no selector")
+    return _with_imports(path, "speclayers.selection.selectors", "selector")
+
+
+def rival_files(name: str) -> list[Path]:
+    """Return the file of a drafter that needs no head, and all of the drafting package that it builds on.
+
+    Raises:
+        UserError: There is no such drafter, or a file is no valid Python.
+    """
+    path = _plugin("drafting/rivals", name, "rivals: there is no drafter")
+    return _with_imports(path, "speclayers.drafting", "drafter")
+
+
+def rival_needs(name: str) -> tuple[str, ...]:
+    """Return what the workflow makes for a drafter before it is measured: the literal NEEDS in its file.
+
+    Raises:
+        UserError: As `rival_files`.
+    """
+    for node in _parsed(rival_files(name)[0], "drafter").body:
+        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["NEEDS"]:
+            return tuple(ast.literal_eval(node.value))
+    return ()
+
+
+def _plugin(folder: str, name: str, missing: str) -> Path:
+    path = PACKAGE / folder / f"{name}.py"
     if not path.is_file():
         known = sorted(other.stem for other in path.parent.glob("[!_]*.py"))
         hint = nearest(name, known) or f"; known are {', '.join(known)}"
-        raise UserError(f"selection.selectors: there is no selector '{name}'{hint}")
+        raise UserError(f"{missing} '{name}'{hint}")
+    return path
+
+
+def _with_imports(start: Path, package: str, what: str) -> list[Path]:
+    """Return a plugin's file and the files of a package that it imports, at any distance."""
+    found, queue = list[Path](), [start]
+    while queue:
+        path = queue.pop()
+        if path in found:
+            continue
+        found.append(path)
+        nodes = [node for node in ast.walk(_parsed(path, what)) if isinstance(node, ast.ImportFrom)]
+        named = {name for node in nodes for name in (node.module, *(f"{node.module}.{a.name}" for a in node.names))}
+        inside = sorted(name for name in named if name and name.startswith(f"{package}."))
+        files = (PACKAGE.joinpath(*name.split(".")[1:]).with_suffix(".py") for name in inside)
+        queue += [file for file in files if file.is_file()]  # a name in a module is none
+    return found
+
+
+def _parsed(path: Path, what: str) -> ast.Module:
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        return ast.parse(path.read_text(encoding="utf-8"))
     except SyntaxError as error:
-        raise UserError(f"{path}:{error.lineno}: {error.msg}; mend the selector's file") from None
-    package = "speclayers.selection.selectors"
-    imported = [
-        alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module == package
-        for alias in node.names
-    ]
-    return [path, *(file for other in imported for file in selector_files(other))]
+        raise UserError(f"{path}:{error.lineno}: {error.msg}; mend the {what}'s file") from None
 
 
 @cache

@@ -110,6 +110,22 @@ class Layout:
         """A file of a trained head: model.safetensors, config.json or training.parquet."""
         return f"{self.model(model)}/heads/{head}/{file}"
 
+    def exports(self, model: str) -> str:
+        """Folder of a model's exported heads."""
+        return f"{self.model(model)}/exports"
+
+    def exported(self, model: str, head: str, engine: str) -> str:
+        """A head's folder for an engine."""
+        return f"{self.exports(model)}/{head}/{engine}"
+
+    def recommended_head(self, model: str, suffix: str = "json") -> str:
+        """The head to export, and which engines serve it: read after its checkpoint; txt: in words."""
+        return f"{self.exports(model)}/recommended.{suffix}"
+
+    def preflight(self, model: str) -> str:
+        """The same words, written when all folders are there."""
+        return f"{self.exports(model)}/preflight.txt"
+
     def baseline(self, model: str, temperature: str) -> str:
         """Plain decoding's answers."""
         return f"{self.model(model)}/baseline/T{temperature}.parquet"
@@ -136,6 +152,11 @@ class Layout:
     def summary(self, model: str, table: str) -> str:
         """One of SUMMARY_TABLES: all results of one model, united."""
         return f"{self.model(model)}/summary/{table}.parquet"
+
+    @property
+    def fingerprints(self) -> str:
+        """What the fingerprints of all runs were made of, to tell what changed."""
+        return f"{self.root}/fingerprints.json"
 
     @property
     def database(self) -> str:

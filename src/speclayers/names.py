@@ -13,15 +13,60 @@ def temperature_name(temperature: float) -> str:
     return format(temperature, "g")
 
 
+SHAPE_PATTERN = r"\d+c?"
+"""Regular expression of a draft shape's name."""
+
+
+class ShapeName(NamedTuple):
+    """The size of what is drafted at once, as it stands in paths: 30 is a tree of 30 nodes, 6c a chain of 6.
+
+    Args:
+        nodes: Nodes, the root counted.
+        chain: Whether they are one path; else a tree.
+    """
+
+    nodes: int
+    chain: bool = False
+
+    def __str__(self) -> str:
+        """Return the name."""
+        return f"{self.nodes}c" if self.chain else str(self.nodes)
+
+    @classmethod
+    def parse(cls, text: str) -> ShapeName:
+        """Read a name back.
+
+        Raises:
+            UserError: The text is no such name, or the shape leaves nothing to draft.
+        """
+        nodes = int(text.removesuffix("c")) if re.fullmatch(SHAPE_PATTERN, text) else 0
+        if nodes < 2:
+            raise UserError(f"nodes: found '{text}', expected 2 or more for a tree, with a 'c' behind it for a chain")
+        return cls(nodes, text.endswith("c"))
+
+
 LAYERS_PATTERN = r"l\d\d+(?:-l\d\d+)*"
 """Regular expression of a layer set's name; without braces, which a workflow's patterns cannot hold."""
 
 HEAD_PATTERN = rf"[a-z0-9]+\.{LAYERS_PATTERN}\.s\d+(?:\.from-{LAYERS_PATTERN}\.p\d\d?)?"
 """Regular expression of a head's name."""
 
+PRETRAINED = "pretrained."
+"""What names of heads trained elsewhere begin with."""
+
+PRETRAINED_PATTERN = r"pretrained\.[a-z0-9][a-z0-9._-]*"
+"""Regular expression of such a name: the entry of the config that describes the head."""
+
 _HEAD_NAME = re.compile(
     rf"^(?P<kind>[a-z0-9]+)\.(?P<layers>{LAYERS_PATTERN})\.s(?P<seed>\d+)"
     rf"(?:\.from-(?P<start>{LAYERS_PATTERN})\.p(?P<percent>\d\d?))?$"
+)
+
+RIVAL_KIND_PATTERN, RIVAL_VARIANT_PATTERN = r"[a-z][a-z0-9_]*", r"[a-z0-9]+(?:-[a-z0-9]+)*"
+"""Regular expressions of the parts of a rival's name."""
+
+_RIVAL_NAME = re.compile(
+    rf"^(?P<kind>{RIVAL_KIND_PATTERN})(?:-(?P<variant>{RIVAL_VARIANT_PATTERN}))?(?:\.s(?P<seed>\d+))?$"
 )
 
 Layers = tuple[int, ...]
@@ -72,6 +117,48 @@ class HeadName(NamedTuple):
     def origin(self) -> HeadName:
         """Return the head whose weights it started from: same kind and seed, other layers."""
         return HeadName(layers=self.start, seed=self.seed, kind=self.kind)
+
+
+def is_rival(text: str) -> bool:
+    """Tell whether a drafter's name is that of one without a head."""
+    return _RIVAL_NAME.match(text) is not None
+
+
+class RivalName(NamedTuple):
+    """What identifies a drafter that needs no head.
+
+    Args:
+        kind: Drafter, such as clasp.
+        variant: Tells apart several of one kind; None where there is but one.
+        seed: Seed of what it draws at random; None where it draws nothing.
+    """
+
+    kind: str
+    variant: str | None = None
+    seed: int | None = None
+
+    @property
+    def label(self) -> str:
+        """The name without its seed: clasp, clasp-interval4."""
+        return self.kind if self.variant is None else f"{self.kind}-{self.variant}"
+
+    def __str__(self) -> str:
+        """Return the name as it stands in paths: clasp, clasp-interval4, random_skip.s0."""
+        return self.label if self.seed is None else f"{self.label}.s{self.seed}"
+
+    @classmethod
+    def parse(cls, text: str) -> RivalName:
+        """Read a name back.
+
+        Raises:
+            UserError: The text is no such name.
+        """
+        match = _RIVAL_NAME.match(text)
+        if match is None:
+            raise UserError(
+                f"'{text}' is no drafter's name; expected the form clasp, clasp-interval4 or random_skip.s0"
+            )
+        return cls(match["kind"], match["variant"], None if match["seed"] is None else int(match["seed"]))
 
 
 def layers_name(layers: tuple[int, ...] | list[int]) -> str:

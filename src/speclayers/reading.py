@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import ValidationError
@@ -53,12 +54,14 @@ def refuse_repeated_keys(path: Path) -> None:
     """Check that no mapping of a YAML file has a key twice, such as two models of one name.
 
     Raises:
-        UserError: One has; or the file is no YAML.
+        UserError: One has; or the file cannot be read, or is no YAML.
     """
     try:
         yaml.load(path.read_text(encoding="utf-8"), _LoaderWithoutRepeats)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
     except yaml.YAMLError as error:
         raise UserError(f"{path}: is no valid YAML: {' '.join(str(error).split())}") from None
 
@@ -72,11 +75,28 @@ def refuse_missing_files(study: Study) -> None:
         UserError: One is missing, or is no file.
     """
     sources = {f"corpus.{split}.prompts": getattr(study.corpus, split).prompts for split in SPLITS}
+    for name, head in study.pretrained.items():
+        if head.path is not None and not (Path(head.path) / "config.json").is_file():
+            raise UserError(f"pretrained.{name}.path: {head.path} holds no config.json; expected a head's folder")
     sources["acceptance.questions"] = study.acceptance.questions
     for key, source in sources.items():
         path = getattr(source, "path", None)
         if path is not None and not Path(path).is_file():
             raise UserError(f"{key}.path: {path} is no file; expected a JSON-lines file")
+
+
+def refuse_unwritable(*folders: Path) -> None:
+    """Check that a run may write into its folders, or make them.
+
+    Snakemake would tell so in a traceback, or by the first job that fails.
+
+    Raises:
+        UserError: It may not, as in another person's clone.
+    """
+    for folder in folders:
+        there = next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
+        if not os.access(there, os.W_OK | os.X_OK, effective_ids=True):
+            raise UserError(f"{folder}/: you may not write into {there}; expected a folder of your own")
 
 
 def parse_study(raw: Mapping[str, Any]) -> Study:
@@ -111,3 +131,29 @@ def _describe(problem: Mapping[str, Any]) -> str:
     found = problem.get("input")
     shown = f", found {found!r}" if isinstance(found, str | int | float | bool) else ""
     return f"{where}: {problem['msg'][0].lower()}{problem['msg'][1:]}{shown}"
+
+
+Options = TypeVar("Options", bound=Section)
+
+
+def checked_options(where: str, kind: type[Options], options: Mapping[str, Any]) -> Options:
+    """Check the options of a selector or drafter, whose file alone knows them.
+
+    Args:
+        where: Key of the config entry that they belong to.
+        kind: Their model.
+        options: As written in the config.
+
+    Raises:
+        UserError: A key is unknown, or a value does not fit.
+    """
+    try:
+        return kind.model_validate(options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join([where, "options", *(str(step) for step in first["loc"])])
+        if first["type"] == "extra_forbidden":
+            known = list(kind.model_fields)
+            hint = nearest(str(first["loc"][-1]), known)
+            raise UserError(f"{key}: unknown option; known are {', '.join(known) or 'none'}{hint}") from None
+        raise UserError(f"{key}: {first['msg']}, found {first['input']!r}") from None

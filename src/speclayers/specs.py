@@ -12,8 +12,11 @@ from pydantic import ValidationError
 from speclayers.config import (
     DraftConfig,
     GeometryConfig,
+    PretrainedHead,
     Questions,
+    RivalConfig,
     Runtime,
+    SamplingLimits,
     ScreenConfig,
     Section,
     SelectionConfig,
@@ -22,6 +25,7 @@ from speclayers.config import (
     StatisticsConfig,
     Study,
     TrainedSource,
+    nearest,
 )
 from speclayers.errors import UserError
 
@@ -97,6 +101,7 @@ class DecodeSpec(Section):
 
     runtime: Runtime
     max_new_tokens: int
+    sampling: SamplingLimits = SamplingLimits()
     depth: int
     top_k: int
     seed: int
@@ -114,6 +119,33 @@ class SpeedSpec(Section):
 
     decode: DecodeSpec
     per_category: int
+
+
+class ExportSpec(Section):
+    """Writing a head's folder for an engine."""
+
+    dtype: str
+    speculative_tokens: int
+
+
+class RecommendHeadSpec(Section):
+    """Choosing the head to export, and saying which engines serve it."""
+
+    engines: list[str]
+
+
+class RivalSpec(Section):
+    """Decoding with a drafter that needs no head."""
+
+    decode: DecodeSpec
+    rival: RivalConfig
+
+
+class TimedRivalSpec(Section):
+    """Timed decoding with such a drafter."""
+
+    timed: SpeedSpec
+    rival: RivalConfig
 
 
 class AggregateSpec(Section):
@@ -259,8 +291,9 @@ def questions(study: Study) -> QuestionsSpec:
 
 
 def baseline(study: Study, model: str) -> BaselineSpec:
-    """Return the slice of decode_baseline; a tree's width does not matter there, its depth decides what fits."""
-    narrow = decode(study, model).model_copy(update={"top_k": 1})
+    """Return the slice of decode_baseline; a tree's width does not matter there, the longest path decides what fits."""
+    longest = max([study.acceptance.depth, *study.acceptance.chains])
+    narrow = decode(study, model).model_copy(update={"top_k": 1, "depth": longest})
     return BaselineSpec(decode=narrow, check_generate=study.acceptance.check_generate)
 
 
@@ -270,6 +303,7 @@ def decode(study: Study, model: str) -> DecodeSpec:
     return DecodeSpec(
         runtime=study.models[model].runtime(),
         max_new_tokens=acceptance.max_new_tokens,
+        sampling=acceptance.sampling,
         depth=acceptance.depth,
         top_k=acceptance.top_k,
         seed=acceptance.seed,
@@ -280,6 +314,50 @@ def speed(study: Study, model: str) -> SpeedSpec:
     """Return the slice of measure_speed."""
     timed = decode(study, model).model_copy(update={"max_new_tokens": study.speed.max_new_tokens})
     return SpeedSpec(decode=timed, per_category=study.speed.per_category)
+
+
+def pretrained(study: Study, name: str) -> PretrainedHead:
+    """Return the slice of import_draft: the head's entry.
+
+    Raises:
+        UserError: There is none of this name.
+    """
+    if name not in study.pretrained:
+        raise UserError(f"pretrained: there is no '{name}'{nearest(name, study.pretrained)}")
+    return study.pretrained[name]
+
+
+def export(study: Study, model: str) -> ExportSpec:
+    """Return the slice of export_draft; the engine is a wildcard."""
+    dtype = study.models[model].dtype if study.export.dtype == "target" else study.export.dtype
+    return ExportSpec(dtype=dtype, speculative_tokens=study.export.speculative_tokens)
+
+
+def recommend_head(study: Study, model: str) -> RecommendHeadSpec:
+    """Return the slice of recommend_head."""
+    return RecommendHeadSpec(engines=list(study.export.engines))
+
+
+def rival(study: Study, model: str, label: str) -> RivalSpec:
+    """Return the slice of measure_rival; it drafts as deep as its own entry says, whatever the heads' trees are."""
+    return RivalSpec(decode=_without_tree(decode(study, model)), rival=_entry(study, label))
+
+
+def timed_rival(study: Study, model: str, label: str) -> TimedRivalSpec:
+    """Return the slice of time_rival."""
+    timed = speed(study, model)
+    timed = timed.model_copy(update={"decode": _without_tree(timed.decode)})
+    return TimedRivalSpec(timed=timed, rival=_entry(study, label))
+
+
+def _without_tree(spec: DecodeSpec) -> DecodeSpec:
+    return spec.model_copy(update={"depth": 1, "top_k": 1})
+
+
+def _entry(study: Study, label: str) -> RivalConfig:
+    """Return a rival's entry, without what its runs' names or the models' choice tell already."""
+    (found,) = (rival for rival in study.rivals if rival.runs()[0].label == label)
+    return found.model_copy(update={"seeds": None, "models": None, "variant": None})
 
 
 def aggregate(study: Study) -> AggregateSpec:

@@ -316,8 +316,15 @@ CYCLES = Table(
         ),
         Column("cut_by_budget", _bool, "", "Whether the token budget cut the cycle; such cycles are left out of τ."),
         Column("draft_forwards", _i32, "", "Forward passes of the drafter."),
-        Column("layer_forwards", _i32, "", "Decoder-layer passes of the drafter."),
+        Column("layer_forwards", _f64, "", "Decoder-layer passes of the drafter; attention or MLP alone counts half."),
         Column("depth", _i32, "tokens", "Longest drafted path."),
+        Column("skipped_attention", _layers, "", "Blocks whose attention drafting skipped; null for other drafters."),
+        Column("skipped_mlp", _layers, "", "Blocks whose MLP drafting skipped; null for other drafters."),
+        Column("search_layer_forwards", _f64, "", "Decoder-layer passes spent on looking for layers to skip."),
+        Column("search_rows", _i64, "", "States run over in them."),
+        Column(
+            "search_score", _f64, "", "What that search reached: cosine (clasp), matchness (swift); null when none."
+        ),
     ),
 )
 

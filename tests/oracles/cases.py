@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from speclayers.drafting.head import Eagle3Head, save_head
-from speclayers.drafting.ttt import TTTSequence, TTTTargets
+from speclayers.drafting.ttt import TTTSequence, TTTTargets, ttt_outputs
 
 STEPS = 4
 DECAY = 0.8
@@ -91,3 +91,16 @@ def read_answer(folder: Path) -> dict[str, Tensor]:
     """Read what an oracle computed."""
     answer: dict[str, Tensor] = load_file(folder / "answer.safetensors")
     return answer
+
+
+@torch.no_grad()
+def check_logits(case: Case, theirs: dict[str, Tensor], documents: int) -> None:
+    """Compare an oracle's logits of the first documents with the head's, at every step."""
+    lengths = case.lengths[:documents]
+    outputs = ttt_outputs(case.head, case.sequences()[:documents], STEPS)
+    for step, output in enumerate(outputs):
+        # behind a document's last token every package feeds what it likes; such slots never count
+        real = torch.cat([torch.arange(length) + step < length for length in lengths])
+        ours = case.head.logits(output)
+        torch.testing.assert_close(ours[real], theirs[f"logits.{step}"][: len(real)][real], rtol=1e-4, atol=1e-4)
+    assert float(ours.std()) > 0.1

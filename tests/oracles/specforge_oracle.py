@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
+from specforge.modeling.auto import AutoDraftModel, AutoDraftModelConfig
 from specforge.modeling.draft.llama3_eagle import LlamaForCausalLMEagle3
 from torch import Tensor
 from torch.nn import functional as F
@@ -38,13 +39,29 @@ def build(head: dict, weights: dict[str, Tensor], embeddings: Tensor) -> LlamaFo
     return model.eval()
 
 
+def load_export(folder: Path, embeddings: Tensor) -> LlamaForCausalLMEagle3:
+    """Return the package's model of a folder in the layout that it shares with SGLang.
+
+    Not by its `from_pretrained`, which leaves the rotary embedding's buffers unset.
+    """
+    config = AutoDraftModelConfig.from_file(str(folder / "config.json"))
+    model = AutoDraftModel.from_config(config, attention_backend="sdpa")
+    weights = load_file(folder / "model.safetensors")
+    model.load_state_dict(weights | {"embed_tokens.weight": embeddings}, strict=True)
+    return model.eval()
+
+
 @torch.no_grad()
 def answer(folder: Path) -> dict[str, Tensor]:
     """Return logits of the first document by step."""
     case = json.loads((folder / "case.json").read_text())
     row = load_file(folder / "row.safetensors")
     head = json.loads((folder / "config.json").read_text())
-    model = build(head, load_file(folder / "model.safetensors"), row["embeddings"])
+    exported = folder / "export"
+    if exported.exists():
+        model = load_export(exported, row["embeddings"])
+    else:
+        model = build(head, load_file(folder / "model.safetensors"), row["embeddings"])
     length = case["lengths"][0]
     following = row["tokens"][None, 1 : length + 1]
     hidden = model.project_hidden_states(row["states"][None, :length])

@@ -57,6 +57,13 @@ def build(head: dict, weights: dict[str, Tensor], row: dict[str, Tensor], steps:
     return model
 
 
+def load_export(folder: Path) -> Eagle3DraftModel:
+    """Return the package's model of a folder in its own layout, loaded as it loads any other."""
+    config = Eagle3SpeculatorConfig.from_pretrained(folder)
+    config.transformer_layer_config._attn_implementation = "sdpa"
+    return Eagle3DraftModel.from_pretrained(folder, config=config)
+
+
 def inputs(case: dict, row: dict[str, Tensor], documents: int) -> dict[str, Tensor]:
     """Return the first documents as one packed row."""
     lengths = case["lengths"][:documents]
@@ -76,7 +83,11 @@ def answer(folder: Path) -> dict[str, Tensor]:
     case = json.loads((folder / "case.json").read_text())
     row = load_file(folder / "row.safetensors")
     head = json.loads((folder / "config.json").read_text())
-    model = build(head, load_file(folder / "model.safetensors"), row, case["steps"])
+    exported = folder / "export"
+    if exported.exists():
+        model = load_export(exported)
+    else:
+        model = build(head, load_file(folder / "model.safetensors"), row, case["steps"])
     logits: list[Tensor] = []
     hook = model.lm_head.register_forward_hook(lambda module, args, output: logits.append(output.detach()[0]))
     steps = {"ttt_steps": case["steps"], "ttt_step_loss_decay": case["decay"]}
@@ -84,7 +95,7 @@ def answer(folder: Path) -> dict[str, Tensor]:
     model(**inputs(case, row, len(case["lengths"])), **steps, loss_config=kl)
     hook.remove()
     found = {f"logits.{step}": tensor.contiguous() for step, tensor in enumerate(logits)}
-    for ours, theirs in LOSSES.items():
+    for ours, theirs in LOSSES.items() if not exported.exists() else ():
         model.zero_grad()
         _, loss, _ = model(**inputs(case, row, 1), **steps, loss_config=resolve_loss_config(theirs, "eager"))
         loss.backward()

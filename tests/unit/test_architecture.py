@@ -9,13 +9,13 @@ PACKAGE = Path(__file__).parents[2] / "src" / "speclayers"
 
 FLOORS = [
     {"errors"},
-    {"files", "names", "layout"},
+    {"files", "names", "layout", "machine"},
     {"config", "tables"},
     {"reading", "specs", "fingerprint", "command"},
     {"targets", "geometry"},
     {"corpus"},
     {"selection", "drafting"},
-    {"decoding"},
+    {"decoding", "planning"},
     {"analysis", "export"},
 ]
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
@@ -24,6 +24,7 @@ FORBIDDEN = {
     "reading": {"torch", "transformers", "pandas", "numpy", "pyarrow"},
     "specs": {"torch", "transformers", "pandas", "numpy", "pyarrow"},
     "fingerprint": {"torch", "transformers", "pandas", "numpy", "pyarrow"},
+    "planning": {"torch", "transformers", "pandas", "numpy", "pyarrow"},
     "geometry": {"torch", "transformers"},
     "selection": {"torch", "transformers"},
     "analysis": {"torch", "transformers"},

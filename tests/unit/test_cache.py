@@ -58,6 +58,27 @@ def test_cropping_equals_never_having_written(tiny_target):
 
 
 @torch.no_grad()
+def test_a_session_forgets_what_some_blocks_appended_even_after_an_exception(tiny_target):
+    target = tiny_target(layers=2)
+    cache = PreallocatedCache(target, capacity=12)
+    target.model(TEXT[:, :6], position_ids=positions(0, 6), cache=cache)
+    keys = cache.layers[1].keys[:, :, :3].clone()
+    with cache.session():
+        cache.layers[1].update(keys, keys)  # block 0 is skipped
+        assert (cache.get_seq_length(), cache.get_mask_sizes(2, 0)) == (9, (11, 0))
+        cache.crop_to(8)
+        with pytest.raises(ValueError, match="were written"), cache.session():
+            cache.layers[0].update(*[torch.cat([keys] * 3, dim=2)] * 2)
+        assert [layer.length for layer in cache.layers] == [6, 8]
+    assert [layer.length for layer in cache.layers] == [6, 6]
+    again = target.model(TEXT[:, 6:], position_ids=positions(6, 10), cache=cache).logits
+    torch.testing.assert_close(again, target.model(TEXT, use_cache=False).logits[:, 6:])
+    with pytest.raises(ValueError, match="cannot crop a cache of 10 tokens to 9"), cache.session():
+        cache.crop_to(9)
+    cache.crop_to(9)
+
+
+@torch.no_grad()
 def test_selecting_sequences_keeps_theirs(tiny_target):
     target = tiny_target(layers=2)
     cache = PreallocatedCache(target, capacity=10)

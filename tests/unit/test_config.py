@@ -2,6 +2,8 @@
 
 import copy
 import json
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,9 @@ from speclayers import specs
 from speclayers.config import Section, Study
 from speclayers.errors import UserError
 from speclayers.layout import Layout
-from speclayers.names import HeadName, layers_name, layers_of, temperature_name
-from speclayers.reading import parse_study, refuse_missing_files, refuse_repeated_keys
+from speclayers.names import HeadName, ShapeName, layers_name, layers_of, temperature_name
+from speclayers.planning.fanout import acceptance_runs
+from speclayers.reading import parse_study, refuse_missing_files, refuse_repeated_keys, refuse_unwritable
 
 ROOT = Path(__file__).parents[2]
 DEFAULT = yaml.safe_load((ROOT / "config.yaml").read_text())
@@ -103,6 +106,12 @@ def test_a_model_name_that_is_no_plain_folder_name_is_refused(name):
         ({"acceptance": {"shards": 0}}, "acceptance.shards"),
         ({"acceptance": {"per_subcategory": 2}}, "per_subcategory: found 2 beside per_category 2"),
         ({"speed": {"nodes": [31]}}, "speed.nodes: 31"),
+        ({"acceptance": {"chains": [0]}}, "acceptance.chains.0"),
+        ({"acceptance": {"chains": [5, 29]}}, "acceptance.chains: 29 drafted tokens are 30 nodes with the root"),
+        ({"speed": {"chains": [5]}}, "speed.chains: 5 is not in acceptance.chains"),
+        ({"acceptance": {"sampling": {"top_p": 0}}}, "acceptance.sampling.top_p"),
+        ({"acceptance": {"sampling": {"top_p": 1.1}}}, "acceptance.sampling.top_p"),
+        ({"acceptance": {"sampling": {"top_k": 0}}}, "acceptance.sampling.top_k"),
         ({"speed": {"seeds": [4]}}, "speed.seeds: 4"),
         ({"draft": {"norm_before_fc": True, "fc_norm": True}}, "norm_before_fc and fc_norm are both true"),
         ({"acceptance": {"replicas": {"temperatures": [0.5], "nodes": [30]}}}, "acceptance.replicas.temperatures: 0.5"),
@@ -204,6 +213,32 @@ def test_files_that_are_not_there_are_named_by_their_key(overlay, told):
     refuse_missing_files(parse_study(merged({})))
     with pytest.raises(UserError, match=told):
         refuse_missing_files(parse_study(merged(overlay)))
+
+
+def test_shape_names_survive_a_round_trip_and_tell_chains_from_trees():
+    for name, text in ((ShapeName(30), "30"), (ShapeName(6, chain=True), "6c")):
+        assert str(name) == text
+        assert ShapeName.parse(text) == name
+    for wrong in ("1", "1c", "0", "-3", "c", "6d", ""):
+        with pytest.raises(UserError, match=f"nodes: found '{wrong}', expected 2 or more"):
+            ShapeName.parse(wrong)
+
+
+def test_chains_and_limits_reach_the_stages_that_use_them():
+    model, base = "smollm2-135m", parse_study(DEFAULT)
+    with_chains = parse_study(merged({"acceptance": {"chains": [5]}}))
+    for slice_of in (specs.decode, specs.baseline, specs.speed, specs.train):
+        assert slice_of(with_chains, model) == slice_of(base, model), "adding a chain runs nothing again"
+    assert specs.baseline(parse_study(merged({"acceptance": {"chains": [9]}})), model).decode.depth == 9
+    limited = parse_study(merged({"acceptance": {"sampling": {"top_p": 0.9}}}))
+    assert specs.decode(limited, model).sampling.top_p == specs.baseline(limited, model).decode.sampling.top_p == 0.9
+    assert specs.speed(limited, model).decode.sampling.top_p == 0.9
+    head = HeadName(layers=(2,), seed=0)
+    runs = acceptance_runs(with_chains, [head])
+    assert [str(run.nodes) for run in runs if run.temperature == "0"] == ["30", "60", "6c"]
+    assert {Layout("x").acceptance(model, *run, "turns") for run in runs} > {
+        f"results/x/{model}/acceptance/{head}/T0-n6c/turns.parquet"
+    }
 
 
 def test_layer_set_names_survive_a_round_trip():
@@ -326,3 +361,31 @@ def test_settings_of_the_sweep_and_the_dump_leave_the_geometry_alone():
     assert specs.geometry(shared, model) == specs.geometry(base, model).model_copy(update={"information_flow": True})
     kept = parse_study(merged({"geometry": {"keep_share": 0.5, "turning_score": "novelty"}}))
     assert specs.sweep(kept, model) == specs.sweep(base, model)
+
+
+@pytest.fixture
+def nobody():
+    """Rights of no one in particular, also where the tests run as root, who may write everywhere."""
+    was = os.geteuid()
+    if was == 0:
+        os.seteuid(65534)
+    yield
+    os.seteuid(was)
+
+
+@pytest.fixture
+def readable():
+    """A folder that everyone may read and search; pytest's own lie below one that only its owner may."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        Path(folder, "open").mkdir()
+        Path(folder, "open").chmod(0o777)
+        Path(folder, "closed").mkdir()
+        Path(folder, "closed").chmod(0o555)
+        yield Path(folder)
+
+
+def test_a_folder_that_may_not_be_written_is_told(readable, nobody):
+    refuse_unwritable(readable / "open/results/smoke")
+    with pytest.raises(UserError, match=r"closed/smoke/: you may not write into \S+/closed; expected a folder of your"):
+        refuse_unwritable(readable / "closed/smoke")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from speclayers import tables
@@ -126,7 +127,7 @@ def test_every_selector_has_a_row():
     assert set(known_selectors()) <= set(re.findall(r"^\| `(\w+)` \|", section, re.M))
 
 
-@pytest.mark.parametrize("text", blocks("docs/extending.md", "yaml"))
+@pytest.mark.parametrize("text", blocks("docs/extending.md", "yaml") + blocks("docs/serving.md", "yaml"))
 def test_every_config_example_is_valid_over_the_default(text):
     overlay = yaml.safe_load(text)
     registered = {**DEFAULT["models"], **overlay.get("models", {})}
@@ -145,7 +146,7 @@ def test_the_examples_of_prompts_and_questions_can_be_read(tmp_path):
 @pytest.fixture
 def example(tmp_path, monkeypatch):
     """The selector of the docs, put where selectors are looked for."""
-    (code,) = blocks("docs/extending.md", "python")
+    code, *_ = blocks("docs/extending.md", "python")
     (name,) = re.findall(r"called\s+`(\w+)\.py`", (ROOT / "docs/extending.md").read_text())
     (tmp_path / f"{name}.py").write_text(code)
     monkeypatch.setattr(selectors, "__path__", [*selectors.__path__, str(tmp_path)])
@@ -182,6 +183,21 @@ def test_the_example_of_a_selector_is_found_and_chooses(example):
 def test_a_wrong_option_of_the_example_is_named(example):
     with pytest.raises(UserError, match=rf"{example}\.options\.gapp: unknown option; known are per_prompt"):
         requests([SelectorConfig(name=example, options={"gapp": 1})], n_layers=10)
+
+
+def test_the_example_of_a_drafter_decodes_what_plain_decoding_does(tiny_target, monkeypatch, capsys):
+    _, drafter, use = blocks("docs/extending.md", "python")
+    target = tiny_target(vocabulary=160)
+    monkeypatch.setattr("speclayers.targets.target.load_target", lambda *_: target)
+    names = {"__name__": "example"}
+    exec(drafter, names)
+    exec(use, names)
+    prompt, answer = names["prompt"], names["answer"]
+    ids = torch.tensor([prompt])
+    plain = target.model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=64, do_sample=False)
+    assert [*prompt, *answer.tokens] == plain[0].tolist()
+    assert sum(cycle.accepted for cycle in answer.cycles) > 0
+    assert "tokens per verification" in capsys.readouterr().out
 
 
 def test_the_config_example_asks_for_the_selector(example):

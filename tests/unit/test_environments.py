@@ -27,7 +27,7 @@ def test_an_environment_pins_what_the_lock_pins(path):
 def test_every_rule_with_a_command_names_an_environment_that_exists():
     named = 0
     for file in (ROOT / "rules").glob("*.smk"):
-        for rule in re.split(r"\n(?=rule |checkpoint )", file.read_text()):
+        for rule in re.split(r"\n *(?=rule |checkpoint )", file.read_text()):
             if "shell:" in rule:
                 (environment,) = re.findall(r'conda:\s+(?:"\.\./envs/(\w+)\.yaml"|gram_environment\n)', rule)
                 assert not environment or (ROOT / "envs" / f"{environment}.yaml").exists()

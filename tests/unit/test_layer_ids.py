@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from speclayers.errors import UserError
-from speclayers.export.layer_ids import ENGINES, layer_ids
+from speclayers.export.layer_ids import ENGINES, eagle_layers, layer_ids, layers_of_ids, served_layers
 from speclayers.export.recommendation import recommendation
 from speclayers.tables import SELECTIONS, read_table
 from tests.synthetic import MadeUpModel, layout, write_model
@@ -21,7 +21,7 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "recommend_layers.py"
 
 @pytest.mark.parametrize(
     ("engine", "default"),
-    [("eagle", [2, 18, 33]), ("vllm", [2, 18, 33]), ("sglang", [1, 17, 32])],
+    [("eagle", [2, 18, 33]), ("vllm", [2, 18, 33]), ("speculators", [2, 18, 33]), ("sglang", [1, 17, 32])],
 )
 def test_eagles_own_layers_are_the_defaults_of_every_engine(engine, default):
     # of 36 blocks: EAGLE hard-codes 2, N // 2, N - 3; SGLang's nested default is 1, N // 2 - 1, N - 4
@@ -31,21 +31,43 @@ def test_eagles_own_layers_are_the_defaults_of_every_engine(engine, default):
 @given(st.lists(st.integers(1, 35), min_size=1, max_size=5, unique=True))
 def test_ids_ascend_and_differ_from_the_layers_by_one_offset(layers):
     for engine, facts in ENGINES.items():
-        assert layer_ids(engine, layers, 36) == sorted(layer + facts.offset for layer in layers)
+        ids = layer_ids(engine, layers, 36)
+        assert ids == sorted(layer + facts.offset for layer in layers)
+        assert layers_of_ids(engine, ids) == tuple(sorted(layers))
 
 
-def test_the_last_layer_is_served_where_it_is_captured():
-    assert layer_ids("vllm", [36], 36) == [36]
+def test_the_ends_are_served_where_they_are_captured():
+    for engine in ("vllm", "speculators"):
+        assert layer_ids(engine, [36, 0], 36) == [0, 36]
     for engine in ("eagle", "sglang"):
         with pytest.raises(UserError, match="layer 36, the last block's output, is never captured"):
             layer_ids(engine, [2, 36], 36)
+        with pytest.raises(UserError, match="layer 0, the embedding's output, is not captured"):
+            layer_ids(engine, [0, 3], 36)
+
+
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+@given(layers=st.sets(st.integers(1, 11), min_size=1, max_size=3))
+def test_padding_keeps_the_layers_and_adds_as_few_as_the_engine_asks(engine, layers):
+    served = served_layers(engine, sorted(layers), 12)
+    assert layers <= set(served)
+    assert list(served) == sorted(set(served))
+    assert len(served) == (len(layers) if len(layers) >= ENGINES[engine].least else 3)
+    if layers <= set(eagle_layers(12)):
+        assert set(served) <= set(eagle_layers(12))
+
+
+def test_too_many_layers_and_too_few_blocks_are_refused():
+    with pytest.raises(UserError, match="EAGLE cannot serve 4 layers"):
+        served_layers("eagle", [1, 2, 3, 4], 12)
+    with pytest.raises(UserError, match="3 blocks are too few to pad with"):
+        served_layers("sglang", [1], 3)
 
 
 @pytest.mark.parametrize("engine", sorted(ENGINES))
 @pytest.mark.parametrize(
     ("layers", "message"),
     [
-        ([0, 3], "layer 0, the embedding's output, is not captured"),
         ([3, 37], "37 is outside 0 to 36"),
         ([-1], "-1 is outside 0 to 36"),
         ([3, 3], "each once"),
@@ -58,7 +80,7 @@ def test_layers_that_cannot_be_are_refused(engine, layers, message):
 
 
 def test_unknown_engine_is_refused():
-    with pytest.raises(UserError, match="engine 'tgi' is unknown; known are eagle, vllm, sglang"):
+    with pytest.raises(UserError, match="engine 'tgi' is unknown; known are eagle, vllm, speculators, sglang"):
         layer_ids("tgi", [1], 12)
 
 

@@ -1,24 +1,27 @@
 """Speculative decoding changes nothing of what is decoded, whatever is drafted, and counts what it does."""
 
 import dataclasses
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 import torch
-from scipy.stats import chisquare
 
+from speclayers.config import SamplingLimits
 from speclayers.decoding import loop, verify
 from speclayers.decoding.loop import Cycle, cut, speculate
 from speclayers.decoding.passes import TargetPasses
-from speclayers.decoding.sampling import probabilities
+from speclayers.decoding.sampling import GREEDY, Sampling, probabilities
 from speclayers.decoding.verify import Verdict
 from speclayers.drafting import eagle3
 from speclayers.drafting.drafter import Verified
 from speclayers.drafting.eagle3 import Eagle3Drafter
-from speclayers.drafting.tree import TreeShape, ancestor_mask
+from speclayers.drafting.tree import TreeShape, shape_of
+from speclayers.names import ShapeName
 from speclayers.targets.cache import PreallocatedCache
 from speclayers.targets.capture import capture_states
-from tests.drafters import FixedDrafter, MisplacingDrafter, OracleDrafter, RandomDrafter
+from tests.chi_square import p_value
+from tests.drafters import FixedDrafter, MisplacingDrafter, OracleDrafter, RandomDrafter, RowsDrafter, SelfDrafter
 from tests.heads import make_head
 
 PROMPT = [5, 9, 33, 20, 41, 7, 60]
@@ -31,9 +34,9 @@ def generate(target, prompt, budget):
     return output[0, len(prompt) :].tolist()
 
 
-def decode(target, drafter, budget=24, prompt=PROMPT, temperature=0.0, seed=0, spare=0):
-    passes = TargetPasses(target, len(prompt) + budget + drafter.nodes + spare, drafter.nodes)
-    return speculate(passes, drafter, prompt, budget, temperature, torch.Generator().manual_seed(seed))
+def decode(target, drafter, budget=24, prompt=PROMPT, sampling=GREEDY, seed=0, spare=0):
+    passes = TargetPasses(target, len(prompt) + budget + drafter.rows + spare, drafter.rows)
+    return speculate(passes, drafter, prompt, budget, sampling, torch.Generator().manual_seed(seed))
 
 
 def endless(target, prompt=PROMPT, length=40):
@@ -59,6 +62,32 @@ def test_greedy_output_is_plain_greedy_decoding_whatever_is_drafted(tiny_target,
     assert answer.tokens == generate(target, PROMPT, 24)
 
 
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_rows_of_a_drafter_s_own_change_nothing_and_its_logits_are_the_targets(tiny_target, family):
+    target = tiny_target(family, vocabulary=VOCABULARY)
+    drafter = RowsDrafter(VOCABULARY)
+    assert decode(target, drafter, budget=8).tokens == generate(target, PROMPT, 8)
+    assert len({len(text) for text, _ in drafter.told}) > 4
+    for text, logits in drafter.told:
+        torch.testing.assert_close(logits, target.model(torch.tensor([text])).logits[0, -1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("skipped", [(), (0,), (1, 3)])
+def test_drafting_with_the_targets_own_blocks_leaves_no_trace(tiny_target, skipped):
+    target = tiny_target(vocabulary=VOCABULARY)
+    answer = decode(target, SelfDrafter(target, skipped))
+    assert answer.tokens == generate(target, PROMPT, 24)
+    if not skipped:
+        assert all(cycle.accepted == 3 for cycle in answer.cycles[:-1])
+
+
+def test_rows_left_in_the_targets_cache_are_refused(tiny_target, monkeypatch):
+    target = tiny_target(vocabulary=VOCABULARY)
+    monkeypatch.setattr(PreallocatedCache, "session", lambda self: nullcontext())
+    with pytest.raises(RuntimeError, match="toy left 3 rows in the target's cache"):
+        decode(target, SelfDrafter(target), spare=9)
+
+
 def test_a_perfect_drafter_is_accepted_to_full_depth(tiny_target):
     target = tiny_target(vocabulary=VOCABULARY)
     answer = decode(target, OracleDrafter(endless(target), VOCABULARY, depth=4, decoys=1), budget=26)
@@ -70,8 +99,8 @@ def test_a_perfect_drafter_is_accepted_to_full_depth(tiny_target):
 
 
 def wrong_parent(patch):
-    def verify_as_chain(self, tokens, ancestors):
-        return verify_tree(self, tokens, ancestor_mask(torch.arange(-1, len(tokens) - 1)))
+    def verify_as_chain(self, tokens, offsets, sees):
+        return verify_tree(self, tokens, torch.arange(len(tokens)), torch.ones_like(sees).tril())
 
     verify_tree = TargetPasses.verify
     patch.setattr(TargetPasses, "verify", verify_as_chain)
@@ -181,52 +210,54 @@ def test_mean_accepted_tokens_of_a_hand_made_run(tiny_target):
 
 # ---------------------------------------------------------------- sampling through the whole loop
 
-SMALL, TEMPERATURE = 10, 1.5
+SMALL = 10
+WARM = Sampling(1.5)
+NARROW = Sampling(1.5, SamplingLimits(top_k=6, top_p=0.8))
 
 
-def next_tokens(target, text):
+def next_tokens(target, text, sampling):
     with torch.inference_mode():
-        return probabilities(target.model(torch.tensor([text])).logits[0, -1], TEMPERATURE)
+        return probabilities(target.model(torch.tensor([text])).logits[0, -1], sampling)
 
 
-def exact_endings(target, prompt):
+def exact_endings(target, prompt, sampling):
     """Probability of the second and third token of an answer: those that cycles emit."""
-    first = next_tokens(target, prompt)
+    first = next_tokens(target, prompt, sampling)
     table = torch.zeros(SMALL, SMALL, dtype=torch.float64)
     for a in range(SMALL):
-        second = next_tokens(target, [*prompt, a])
+        second = next_tokens(target, [*prompt, a], sampling)
         for b in range(SMALL):
-            table[b] += first[a] * second[b] * next_tokens(target, [*prompt, a, b])
+            table[b] += first[a] * second[b] * next_tokens(target, [*prompt, a, b], sampling)
     return table.numpy()
 
 
-def endings_p_value(target, exact, samples):
+def endings_p_value(target, exact, sampling, samples, drafter=None):
     likely = exact.sum(1).argsort()[::-1][:4].tolist()
-    drafter = FixedDrafter([*likely, *likely[::-1]], [0, 0, 0, 0, 1, 1, 2, 2])
+    drafter = drafter or FixedDrafter([*likely, *likely[::-1]], [0, 0, 0, 0, 1, 1, 2, 2])
     counts = np.zeros_like(exact)
     for seed in range(samples):
-        counts[tuple(decode(target, drafter, 3, [4, 7, 2], TEMPERATURE, seed).tokens[1:])] += 1
-    expected = exact.ravel() * samples
-    rare = expected < 5
-    pooled = [np.append(values[~rare], values[rare].sum()) for values in (counts.ravel(), expected)]
-    return chisquare(*pooled).pvalue
+        counts[tuple(decode(target, drafter, 3, [4, 7, 2], sampling, seed).tokens[1:])] += 1
+    return p_value(counts, exact)
 
 
-def test_sampled_answers_are_distributed_as_the_targets(tiny_target, monkeypatch):
+@pytest.mark.parametrize("sampling", [WARM, NARROW], ids=str)
+def test_sampled_answers_are_distributed_as_the_targets(tiny_target, monkeypatch, sampling):
     target = with_stop(tiny_target(vocabulary=SMALL, layers=1), [])
-    exact = exact_endings(target, [4, 7, 2])
-    assert endings_p_value(target, exact, 400) > 0.01
+    exact = exact_endings(target, [4, 7, 2], sampling)
+    assert endings_p_value(target, exact, sampling, 400) > 0.01
 
     def without_ruling_out(children, ids, left, generator):
         return next((c for c in children if float(torch.rand((), generator=generator)) < float(left[ids[c]])), None)
 
     monkeypatch.setattr(verify, "_first_accepted", without_ruling_out)
-    assert endings_p_value(target, exact, 400) < 1e-6
+    assert endings_p_value(target, exact, sampling, 400) < 1e-6
 
 
 def test_the_same_seed_samples_the_same_answer(tiny_target):
     target = tiny_target(vocabulary=VOCABULARY)
-    answers = [decode(target, RandomDrafter(VOCABULARY, seed=3), temperature=0.9, seed=seed) for seed in (1, 1, 2)]
+    answers = [
+        decode(target, RandomDrafter(VOCABULARY, seed=3), sampling=Sampling(0.9), seed=seed) for seed in (1, 1, 2)
+    ]
     assert answers[0] == answers[1]
     assert answers[0].tokens != answers[2].tokens
 
@@ -326,6 +357,14 @@ def chain_scores(target, head, states, path):
         embedded = target.embed(head.target_ids(torch.tensor([[token]])))
         output = head(output, embedded, torch.tensor([[len(PROMPT) + depth]]), None, cache)
     return head.logits(output)[0, 0].log_softmax(-1)
+
+
+def test_eagle3_drafts_chains_too(tiny_target):
+    target = tiny_target(vocabulary=VOCABULARY)
+    shape = shape_of(ShapeName(6, chain=True), depth=2, top_k=9)
+    answer = decode(target, Eagle3Drafter(target, make_head(target, draft_vocabulary=64), shape))
+    assert answer.tokens == generate(target, PROMPT, 24)
+    assert {(cycle.drafted, cycle.depth, cycle.draft_forwards) for cycle in answer.cycles} == {(5, 5, 5)}
 
 
 def test_eagle3_decodes_what_plain_decoding_does(tiny_target):

@@ -13,11 +13,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from speclayers.analysis import page_tables
 from speclayers.analysis.acceptance_figures import categories, depths, forest, prediction
 from speclayers.analysis.figures import COLOURS, DASHES, SHAPES, Figure, padded, records
 from speclayers.analysis.report import exactness_sentence, render, sections, write_figures, write_report
 from speclayers.analysis.screening_page import curve
-from speclayers.analysis.study import build_study, read_study
+from speclayers.analysis.study import build_study, read_study, settings_of
 from speclayers.analysis.warehouse import new_database
 from speclayers.analysis.wording import joined, layers_in_words
 from tests.synthetic import STUDY, MadeUpModel, layout, write_model, write_study
@@ -335,7 +336,9 @@ def test_limits_of_two_questions_are_not_drawn(study):
     assert study.categories["questions"].max() == 2
     assert "No limits are drawn, as there are only 2 questions a category" in figure.caption
     assert [mark["mark"]["type"] for mark in figure.chart["layer"]] == ["point"]
-    many = dataclasses.replace(study, categories=study.categories.assign(questions=20))
+    many = dataclasses.replace(
+        study, categories=study.categories.assign(questions=20, tau_pooled_low=1.0, tau_pooled_high=3.0)
+    )
     assert [mark["mark"]["type"] for mark in categories(many, "tiny-qwen3").chart["layer"]] == ["rule", "point"]
 
 
@@ -441,3 +444,17 @@ def test_the_report_is_written_whole(study, tmp_path, monkeypatch):
     monkeypatch.setattr("speclayers.analysis.report.write_figures", lambda drawn, folder: None)
     write_report(study, tmp_path / "report.html", tmp_path / "figures")
     assert (tmp_path / "report.html").read_text().rstrip().endswith("</html>")
+
+
+def test_chains_are_labelled_and_the_answer_speaks_of_trees(tmp_path):
+    model = MadeUpModel(
+        "chained", n_layers=6, sets={"eagle3": (2, 3), "elsi": (4, 5)}, temperatures=(0.0,), chains=(6,)
+    )
+    told = build(tmp_path, model)
+    assert set(told.tau.loc[told.tau["chain"], "nodes"]) == set(told.runs.loc[told.runs["chain"], "nodes"]) == {6}
+    assert [(nodes, bool(rows["chain"].all())) for _, nodes, rows in settings_of(told.tau)] == [(30, False), (6, True)]
+    cells = {row[4] for row in page_tables.tau(told).rows}
+    assert cells == {"30", "6, chain"}
+    text = Page(rendered(told)[0]).text
+    assert "T = 0, chain of 6 nodes" in text
+    assert "draft trees of 30 nodes" in text

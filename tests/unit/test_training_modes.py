@@ -17,7 +17,7 @@ from speclayers.config import DraftConfig, Runtime
 from speclayers.drafting.features import OnlineFeatures
 from speclayers.drafting.processes import Processes
 from speclayers.drafting.training_data import TrainingData
-from speclayers.drafting.ttt import ttt_loss
+from speclayers.drafting.ttt import Execution, ttt_loss
 from speclayers.errors import UserError
 from speclayers.specs import TrainSpec
 from speclayers.tables import CORPUS, TRAINING, read_table, write_table
@@ -53,7 +53,7 @@ def saved_bytes_and_gradients(target, batch, recompute):
     saved = []
     keep = lambda tensor: saved.append(tensor.nbytes) or tensor  # noqa: E731
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        loss, metrics = ttt_loss(head, batch.sequences, batch.targets, 0.8, recompute=recompute)
+        loss, metrics = ttt_loss(head, batch.sequences, batch.targets, 0.8, execution=Execution(recompute=recompute))
     torch.autograd.backward(loss)
     return sum(saved), {name: parameter.grad for name, parameter in head.named_parameters()}, metrics
 
@@ -75,6 +75,19 @@ def test_recomputing_trains_the_same_head(setting, tmp_path):
     plain = run(setting, tmp_path / "plain")
     recomputed = run(setting, tmp_path / "recomputed", activation_checkpointing=True)
     torch.testing.assert_close(weights(recomputed.head), weights(plain.head), rtol=0, atol=0)
+
+
+def test_compiling_trains_the_same_head(setting, tmp_path, monkeypatch):
+    compiled = []
+    compile_of_torch = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda f, **options: compiled.append(f) or compile_of_torch(f, **options))
+    settings = {"steps": 4, "ttt_steps": 2}  # every step of training-time test is a graph of its own
+    plain = run(setting, tmp_path / "plain", **settings)
+    assert not compiled
+    fused = run(setting, tmp_path / "fused", compile=True, **settings)
+    assert [function.__name__ for function in compiled] == ["slot_attention", "_compare"]
+    assert_close(fused.table, plain.table, 1e-4)
+    torch.testing.assert_close(weights(fused.head), weights(plain.head), rtol=1e-3, atol=1e-4)
 
 
 def test_low_precision_keeps_full_weights(setting, tmp_path):

@@ -7,7 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from speclayers.drafting.tree import TreeShape, ancestor_mask, build_tree, stable_topk
+from speclayers.drafting.tree import TreeShape, ancestor_mask, build_tree, shape_of, stable_topk
+from speclayers.errors import UserError
+from speclayers.names import ShapeName
 
 
 class PathScores:
@@ -146,6 +148,20 @@ def test_nodes_see_themselves_and_their_ancestors(data, nodes):
             seen.add(climber)
             climber = parents[climber]
         assert set(mask[node].nonzero().flatten().tolist()) == seen
+
+
+def test_a_chain_is_as_deep_as_its_nodes_and_one_wide():
+    shape = shape_of(ShapeName(6, chain=True), depth=3, top_k=10)
+    assert shape == TreeShape(nodes=6, depth=5, top_k=1)
+    tree, scores = grow(20, 3, shape)
+    assert tree.parents.tolist() == [0, 1, 2, 3, 4]
+    path = ()
+    for token in tree.tokens.tolist():
+        assert token == scores.of(path).argmax()
+        path += (token,)
+    assert shape_of(ShapeName(7), depth=6, top_k=10) == TreeShape(7, 6, 10)
+    with pytest.raises(UserError, match="depth: 6 is more than a tree of 6 nodes can hold below its root"):
+        shape_of(ShapeName(6), depth=6, top_k=10)
 
 
 @pytest.mark.parametrize("depth", [1, 2])

@@ -66,7 +66,7 @@ def test_a_drafters_name_says_what_it_reads(name, kind, layers, seed, layer_set)
     assert parse_drafter(name) == (kind, layers, seed, layer_set)
 
 
-@pytest.mark.parametrize("name", ["", "eagle3.l2.s0", "eagle3.l02", "pretrained.some-head"])
+@pytest.mark.parametrize("name", ["", "eagle3.l2.s0", "eagle3.l02"])
 def test_a_name_of_several_parts_is_a_heads(name):
     with pytest.raises(UserError, match="is no head name"):
         parse_drafter(name)
@@ -75,6 +75,7 @@ def test_a_name_of_several_parts_is_a_heads(name):
 def test_options_are_taken_apart_at_the_first_equals_sign():
     assert inputs.named_paths("--head", ["a=x=y"]) == {"a": Path("x=y")}
     assert inputs.runs("--speed", ["eagle3.l02.s0:0.5:30=d"]) == {Run("eagle3.l02.s0", 0.5, 30): Path("d")}
+    assert inputs.runs("--speed", ["eagle3.l02.s0:0:6c=d"]) == {Run("eagle3.l02.s0", 0.0, 6, chain=True): Path("d")}
 
 
 @pytest.mark.parametrize("value", ["head=dir", "head:0=dir", "head:hot:30=dir", "head:0:30", "=dir"])
@@ -449,6 +450,11 @@ def test_costs_are_summed_by_rule(study):
     assert study.costs[study.costs["rule"] == "fetch_model"]["max_rss_mb"].isna().all()
 
 
+def test_jobs_that_the_study_no_longer_needs_cost_nothing(study):
+    assert set(study.costs["rule"]) == {"build_corpus", "train_draft", "fetch_model"}
+    assert set(study.costs["model"]) == set(study.targets["model"])
+
+
 def test_columns_carry_their_meaning_in_the_database(built):
     with open_database(built / "study.duckdb") as connection:
         found = query(connection, "select comment from duckdb_columns() where table_name = 'cycles'")
@@ -533,7 +539,34 @@ def test_a_broken_measurement_is_told_by_its_line(tmp_path):
     (tmp_path / "rule").mkdir()
     (tmp_path / "rule" / "all.jsonl").write_text('{"s": 1.0}\nnonsense\n')
     with pytest.raises(UserError, match="line 2 is no measurement"):
-        read_jobs(tmp_path, ["m"])
+        read_jobs(tmp_path, ["m"], {})
+
+
+def test_costs_join_tokens_gpus_and_slurms_ids_to_their_jobs(tmp_path):
+    arguments = write_study(tmp_path, TINY)
+    runs = read_runs(tmp_path)
+    ran_on = {"slurm_job": "17", "node": "n1", "gpu_type": "NVIDIA H200"}
+    for number, run in enumerate(runs[:2]):
+        path = arguments["benchmarks"] / "measure_acceptance" / TINY.name / f"{run}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        resources = {"gpu": 2, "ran_on": json.dumps(ran_on | {"slurm_job": str(17 + number)})}
+        path.write_text(json.dumps({"s": 4.0, "resources": resources}) + "\n")
+    with new_database(tmp_path / "study.duckdb", threads=1) as connection:
+        build_study(connection, **arguments)
+        (row,) = query(connection, "select * from costs where rule = 'measure_acceptance'").to_dict("records")
+        tokens = query(connection, "select * from job_tokens").set_index("job")["tokens"].groupby(level=0).first()
+        (other,) = query(connection, "select * from costs where rule = 'build_corpus'").to_dict("records")
+    expected = sum(tokens[f"{TINY.name}/{run}"] for run in runs[:2])
+    assert (row["jobs"], row["gpu_seconds"], row["gpu_type"], row["slurm_jobs"]) == (2, 16.0, "NVIDIA H200", "17 18")
+    assert (row["tokens"], row["tokens_per_s"]) == (expected, expected / 8)
+    assert pd.isna([other["gpu_seconds"], other["slurm_jobs"], other["tokens"]]).all()
+
+
+def read_runs(root):
+    """Places of a model's acceptance runs, in order."""
+    folder = Path(layout(root).model(TINY.name)) / "acceptance"
+    places = sorted(path.parent.relative_to(folder).as_posix() for path in folder.glob("*/*/turns.parquet"))
+    return [place.replace(".0-n", "-n") for place in places]  # as the workflow writes temperatures
 
 
 def test_an_untrained_drafter_pairs_with_every_seed():

@@ -21,7 +21,7 @@ from speclayers.analysis.figures import (
     with_limits,
 )
 from speclayers.analysis.statistics import QUESTIONS_FOR_LIMITS, SETS_FOR_CORRELATION
-from speclayers.analysis.study import Study, of_model, rows_of, settings_of
+from speclayers.analysis.study import SETTING_ORDER, Study, of_model, rows_of, settings_of
 from speclayers.analysis.wording import (
     confidence_level,
     count,
@@ -48,8 +48,8 @@ _TAU, _DELTA = "τ (tokens per verification)", "Δτ (tokens per verification)"
 
 
 def first_setting(rows: pd.DataFrame) -> tuple[float, int]:
-    """Return the lowest temperature, and its smallest tree, among some rows."""
-    first = rows.sort_values(["temperature", "nodes"]).iloc[0]
+    """Return the lowest temperature, and its smallest tree, among some rows; a chain where there is no tree."""
+    first = rows.sort_values(SETTING_ORDER).iloc[0]
     return float(first["temperature"]), int(first["nodes"])
 
 
@@ -93,7 +93,10 @@ def forest(study: Study, model: str) -> Figure | None:
     values = pd.concat([rows[c] for c in ("difference", "difference_low", "difference_high")] + [pd.Series([0.0])])
     domain = padded(values)
     seen = set(rows["verdict"])
-    panels = [_forest_panel(part, setting(t, nodes), domain, seen) for t, nodes, part in settings_of(rows)]
+    panels = [
+        _forest_panel(part, setting(t, nodes, bool(part["chain"].iloc[0])), domain, seen)
+        for t, nodes, part in settings_of(rows)
+    ]
     caption = (
         f"Δτ: accepted tokens per verification, mean over questions, minus those of"
         f" {set_name(rows['reference'].iloc[0], study.reference)}; right of 0 a set does better."

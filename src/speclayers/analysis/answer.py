@@ -72,7 +72,7 @@ def finding(study: Study, model: str) -> str:
         return (
             f"{model}: measured was only {only} (τ at most {best}), so nothing can be compared with {study.reference}."
         )
-    groups = [(setting(temperature, nodes), part) for temperature, nodes, part in settings_of(rows)]
+    groups = [(setting(t, nodes, bool(part["chain"].iloc[0])), part) for t, nodes, part in settings_of(rows)]
     first = groups[0][1]
     sentences = [_reference(study, model, first), _verdicts(study, first), _detectable(first)]
     return f"{model}: {'. '.join([*sentences, *_elsewhere(groups)])}."

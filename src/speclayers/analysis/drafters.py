@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from speclayers.names import HeadName, layers_name
+from speclayers.names import PRETRAINED, HeadName, RivalName, is_rival, layers_name
 
 REFERENCE_KIND = "eagle3"
 """Kind whose layer sets are compared; its sets are labelled by their layers alone."""
@@ -12,6 +12,10 @@ REFERENCE_KIND = "eagle3"
 
 MOVED_KIND = "moved"
 """Kind of heads that kept another set's weights; they are compared with heads trained on their layers, only."""
+
+
+IS_RIVAL = f"layers is null and kind <> '{PRETRAINED.rstrip('.')}'"
+"""Condition in SQL: a drafter without a head. It stands in no comparison of layer sets, only in a table of its own."""
 
 
 class DrafterName(NamedTuple):
@@ -27,13 +31,17 @@ def parse_drafter(name: str) -> DrafterName:
     """Take a drafter's name apart.
 
     Args:
-        name: A trained head's, such as `eagle3.l02-l15-l27.s0`, or one word, that of a method without training.
+        name: A trained head's, such as `eagle3.l02-l15-l27.s0`, `pretrained.` and the name of one trained elsewhere,
+            or that of a drafter without a head, such as `clasp` or `random_skip.s0`.
 
     Raises:
-        UserError: It has several parts and is no head's name.
+        UserError: It is neither.
     """
-    if name and "." not in name:
-        return DrafterName(name, None, None, name)
+    if name.startswith(PRETRAINED):
+        return DrafterName(PRETRAINED.rstrip("."), None, None, name)
+    if is_rival(name):
+        rival = RivalName.parse(name)
+        return DrafterName(rival.kind, None, rival.seed, rival.label)
     head = HeadName.parse(name)
     layer_set = layers_name(head.layers)
     if head.start:

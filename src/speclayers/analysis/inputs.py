@@ -7,6 +7,7 @@ from pathlib import Path
 
 from speclayers.analysis.summary import ModelResults, Run
 from speclayers.errors import UserError
+from speclayers.names import ShapeName
 from speclayers.targets.manifest import MANIFEST, Manifest, read_manifest
 
 
@@ -41,10 +42,10 @@ def runs(option: str, values: Sequence[str]) -> dict[Run, Path]:
     for key, path in named_paths(option, values).items():
         drafter, *setting = key.rsplit(":", 2)
         try:
-            temperature, nodes = float(setting[0]), int(setting[1])
-        except (ValueError, IndexError):
+            temperature, shape = float(setting[0]), ShapeName.parse(setting[1])
+        except (ValueError, IndexError, UserError):
             raise UserError(f"{option}: found '{key}=…', expected HEAD:TEMPERATURE:NODES=PATH") from None
-        found[Run(drafter, temperature, nodes)] = path
+        found[Run(drafter, temperature, *shape)] = path
     return found
 
 

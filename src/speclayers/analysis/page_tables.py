@@ -13,6 +13,7 @@ from speclayers.analysis.wording import (
     MISSING,
     SPLIT_IN_WORDS,
     confidence_level,
+    draft_size,
     estimate,
     interval,
     layers_in_words,
@@ -21,10 +22,7 @@ from speclayers.analysis.wording import (
     set_name,
     signed,
 )
-from speclayers.decoding.exactness import TIE
 from speclayers.names import layers_name
-
-MOST_ROWS = 50
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,13 @@ def _estimate(row: dict[str, Any], name: str, digits: int = 2) -> str:
 def tau(study: Study) -> PageTable:
     """Return τ of every layer set at every setting."""
     rows = [
-        [row["model"], layers_in_words(row["layer_set"]), row["selectors"], f"{row['temperature']:g}", row["nodes"]]
+        [
+            row["model"],
+            layers_in_words(row["layer_set"]),
+            row["selectors"],
+            f"{row['temperature']:g}",
+            draft_size(row["nodes"], row["chain"]),
+        ]
         + [_estimate(row, "tau_question"), _estimate(row, "tau_pooled")]
         + [row[name] for name in ("questions", "skipped", "seeds", "cycles", "cut_cycles")]
         for model in study.models
@@ -107,7 +111,7 @@ def comparisons(study: Study, model: str) -> PageTable:
                 layers_in_words(row["layer_set"]),
                 row["selectors"],
                 f"{row['temperature']:g}",
-                row["nodes"],
+                draft_size(row["nodes"], row["chain"]),
                 _difference(row),
                 percent(row["relative"], 1),
                 number(row["p_holm"], 4),
@@ -279,7 +283,12 @@ def heads(study: Study) -> PageTable:
 def speed(study: Study) -> PageTable:
     """Return speed-up and where the time goes."""
     cells = [
-        [row["model"], layers_in_words(row["layer_set"]), f"{row['temperature']:g}", row["nodes"]]
+        [
+            row["model"],
+            layers_in_words(row["layer_set"]),
+            f"{row['temperature']:g}",
+            draft_size(row["nodes"], row["chain"]),
+        ]
         + [_estimate(row, "speed_up")]
         + [number(row["tokens_per_s"], 1), number(row["baseline_tokens_per_s"], 1)]
         + [percent(row[f"{part}_share"]) for part in ("draft", "verify", "other")]
@@ -316,63 +325,19 @@ def costs(study: Study) -> PageTable:
             number(row["seconds"], 1),
             number(row["cpu_seconds"], 1),
             _whole(row["max_rss_mb"]),
+            _whole(row["gpu_seconds"]),
+            row["gpu_type"],
+            number(row["tokens_per_s"], 1),
         ]
         for row in rows_of(study.costs)
     ]
     head = ["rule", "model", "#jobs", "#seconds", "#processor seconds", "#most memory, MB"]
-    return page_table("Job seconds by rule and model; a dash where a job was too short to sample.", head, cells)
-
-
-def exactness(study: Study) -> PageTable:
-    """Return how many turns equal plain greedy decoding, run by run."""
-    cells = [
-        [row["model"], row["drafter"], f"{row['temperature']:g}", row["nodes"], row["turns"]]
-        + [_whole(row[name]) for name in ("identical", "as_generate", "ties", "different")]
-        + [percent(1 - row["identical"] / row["turns"], 1), number(row["median_margin"], 4), row["exactness"]]
-        for row in rows_of(study.runs)
-    ]
-    head = [
-        "model",
-        "drafter",
-        "#T",
-        "#nodes",
-        "#turns",
-        "#identical",
-        "#as generate",
-        "#ties",
-        "#different",
-        "#diverging",
-        "#gap there, median",
-        "verdict",
-    ]
-    caption = (
-        "Token ids against plain greedy decoding, counted anew from the ids. As generate: of the identical ones, those"
-        " that are also what transformers' own generate answers greedily; a dash where that was not asked"
-        " (acceptance.check_generate). A tie: plain decoding's two best logits"
-        f" are closer than {TIE:g} at the first difference. Diverging: the share of turns that are not"
-        " identical, and plain decoding's median gap where they first differ, which says how near a tie that was."
-        " Not applicable where tokens are sampled (T > 0)."
+    head += ["#GPU seconds", "GPU", "#tokens/s"]
+    return page_table(
+        "Job seconds by rule and model; a dash where a job was too short to sample, and where nothing is known.",
+        head,
+        cells,
     )
-    return page_table(caption, head, cells)
-
-
-def disagreements(study: Study) -> PageTable:
-    """Return the turns that differ from plain greedy decoding, the first MOST_ROWS."""
-    rows = study.disagreements
-    cells = [
-        [
-            row["model"],
-            row["drafter"],
-            row["nodes"],
-            row["question_id"],
-            row["turn"],
-            _whole(row["first_difference"]),
-            number(row["margin_there"], 4),
-        ]
-        for row in rows_of(rows.head(MOST_ROWS))
-    ]
-    caption = f"Turns that differ at T = 0: {len(cells)} of {len(rows)}, with plain decoding's top-2 logit gap there."
-    return page_table(caption, ["model", "drafter", "#nodes", "#question", "#turn", "#position", "#gap"], cells)
 
 
 def provenance(study: Study) -> PageTable:

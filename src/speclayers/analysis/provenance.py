@@ -19,19 +19,35 @@ from speclayers.targets.manifest import Manifest
 SOFTWARE = ("duckdb", "numpy", "pandas", "scipy", "altair", "vl-convert-python")
 
 
-def read_jobs(folder: Path, models: Collection[str]) -> pd.DataFrame:
-    """Read what Snakemake measured of the jobs, `rule/wildcards….jsonl`, one JSON object a line.
+def read_jobs(folder: Path, models: Collection[str], runs: Mapping[str, Collection[tuple[str, ...]]]) -> pd.DataFrame:
+    """Read what Snakemake measured of the study's jobs, `rule/wildcards….jsonl`, one JSON object a line.
+
+    Measurements stay when a study no longer needs their jobs; those are left out.
 
     Args:
         folder: Root of the measurements.
-        models: Names that may be a job's first wildcard.
+        models: Names of the study's models, and of those that others learnt from.
+        runs: By rule, the wildcards of the jobs of heads and settings that the study has: of these rules no other
+            jobs count.
 
     Raises:
         UserError: The folder is missing or a line is no JSON.
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: folder of job measurements is missing")
-    return pd.DataFrame([row for path in sorted(folder.rglob("*.jsonl")) for row in _jobs(path, folder, models)])
+
+    def counts(path: Path) -> bool:
+        rule, *wildcards = (*path.relative_to(folder).parent.parts, path.name.removesuffix(".jsonl"))
+        if rule in runs:
+            return any(tuple(wildcards[: len(run)]) == run for run in runs[rule])
+        return wildcards[0] in {*models, WHOLE_STUDY}
+
+    paths = [path for path in sorted(folder.rglob("*.jsonl")) if counts(path)]
+    return pd.DataFrame([row for path in paths for row in _jobs(path, folder, models)])
+
+
+WHOLE_STUDY = "all"
+"""What stands in a path in place of wildcards."""
 
 
 def _jobs(path: Path, folder: Path, models: Collection[str]) -> Iterator[dict[str, Any]]:
@@ -41,6 +57,8 @@ def _jobs(path: Path, folder: Path, models: Collection[str]) -> Iterator[dict[st
         try:
             record = json.loads(line)
             seconds = float(record["s"])
+            resources = record.get("resources", {})
+            ran_on = json.loads(resources.get("ran_on", "{}"))
         except (ValueError, KeyError, TypeError):
             raise UserError(f"{path}: line {number} is no measurement of a job; delete the file") from None
         yield {
@@ -50,6 +68,8 @@ def _jobs(path: Path, folder: Path, models: Collection[str]) -> Iterator[dict[st
             "seconds": seconds,
             "cpu_seconds": _number(record.get("cpu_time")),
             "max_rss_mb": _number(record.get("max_rss")),
+            "gpus": resources.get("gpu", 0) if "resources" in record else None,
+            **{key: ran_on.get(key) for key in ("gpu_type", "node", "slurm_job")},
         }
 
 

@@ -20,6 +20,7 @@ from speclayers.analysis import (
     acceptance_page,
     geometry_figures,
     page_tables,
+    rivals_page,
     run_figures,
     screening_page,
     selection_figures,
@@ -57,6 +58,7 @@ def sections(study: Study) -> list[Section]:
     """Return the page's sections; each says what is missing where there are no data, or is left out if optional."""
     builders = (
         ("acceptance", "Tokens accepted", _acceptance),
+        ("rivals", "Drafters without a head", _rivals),
         ("layers", "The layers", _layers),
         ("selections", "Which layers were chosen", selections_section),
         ("screening", "Screening by short trainings", _screening),
@@ -211,6 +213,13 @@ def _acceptance(study: Study) -> Iterator[Block]:
         yield Block("table", acceptance_page.positions(study, model))
 
 
+def _rivals(study: Study) -> Iterator[Block]:
+    if len(study.rivals):
+        yield Block("table", rivals_page.rivals(study))
+    if len(study.skip_overlap):
+        yield Block("table", rivals_page.skipped_layers(study))
+
+
 def _layers(study: Study) -> Iterator[Block]:
     yield from (_text(f"Warning: {line}") for line in layer_warnings(study))
     yield from layers_section(study)
@@ -284,9 +293,9 @@ def _exactness(study: Study) -> Iterator[Block]:
         yield _text("Nothing was decoded, so nothing can be compared with plain decoding.")
         return
     yield _text(exactness_sentence(study))
-    yield Block("table", page_tables.exactness(study))
+    yield Block("table", acceptance_page.exactness(study))
     if len(study.disagreements):
-        yield Block("table", page_tables.disagreements(study))
+        yield Block("table", acceptance_page.disagreements(study))
 
 
 def _words(_: Study) -> Iterator[Block]:

@@ -36,6 +36,12 @@ RUNS = Table(
         *SETTING,
         Column("kind", _str, "", "Kind of drafter, such as eagle3."),
         Column("layer_set", _str, "", "Label of what is compared: the layers, or the drafter without its seed."),
+        Column(
+            "chain",
+            _bool,
+            "",
+            "Whether the nodes are one path of nodes − 1 drafted tokens, as vLLM serves; else a tree.",
+        ),
         Column("turns", _i64, "turns", "Turns answered."),
         Column("questions", _i64, "questions", "Questions answered."),
         Column("new_tokens", _i64, "tokens", "Tokens answered."),
@@ -266,6 +272,10 @@ JOBS = Table(
         Column("seconds", _f64, "s", "Wall-clock time."),
         Column("cpu_seconds", _f64, "s", "Processor time; null when too short to measure."),
         Column("max_rss_mb", _f64, "MB", "Largest resident memory; null when too short to measure."),
+        Column("gpus", _i64, "", "GPUs that the job asked for; null in measurements without resources."),
+        Column("gpu_type", _str, "", "Types of GPU in its node; null where there is none, and outside SLURM."),
+        Column("node", _str, "", "Node that it ran on; null outside SLURM."),
+        Column("slurm_job", _str, "", "SLURM's id of the job; null outside SLURM."),
     ),
 )
 

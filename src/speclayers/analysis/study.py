@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from speclayers.analysis import cycle_estimates, estimates
-from speclayers.analysis.drafters import MOVED_KIND
+from speclayers.analysis.drafters import IS_RIVAL, MOVED_KIND
 from speclayers.analysis.provenance import facts_frame, read_jobs, targets_frame
 from speclayers.analysis.statistics import Resampling
 from speclayers.analysis.warehouse import (
@@ -37,6 +37,9 @@ class Study:
     facts: pd.DataFrame
     targets: pd.DataFrame
     tau: pd.DataFrame
+    rivals: pd.DataFrame
+    skip_overlap: pd.DataFrame
+    skip_changes: pd.DataFrame
     moved: pd.DataFrame
     transfers: pd.DataFrame
     comparisons: pd.DataFrame
@@ -97,9 +100,13 @@ def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
 
+SETTING_ORDER = ["temperature", "chain", "nodes"]
+"""What settings are sorted by: the first one, which the answer speaks of, is a tree's."""
+
+
 def settings_of(rows: pd.DataFrame) -> list[tuple[float, int, pd.DataFrame]]:
-    """Return the settings among some rows, lowest temperature and smallest tree first, each with its rows."""
-    keys = rows[["temperature", "nodes"]].drop_duplicates().sort_values(["temperature", "nodes"])
+    """Return the settings among some rows, by temperature, trees before chains, by size; each with its rows."""
+    keys = rows[SETTING_ORDER].drop_duplicates().sort_values(SETTING_ORDER)
     found = zip(keys["temperature"].tolist(), keys["nodes"].tolist(), strict=True)
     return [(t, n, rows[(rows["temperature"] == t) & (rows["nodes"] == n)]) for t, n in found]
 
@@ -136,7 +143,13 @@ def read_study(connection: Connection) -> Study:
     whole = {
         "facts": "facts",
         "targets": "targets",
-        "tau": f"acceptance_summary where kind <> '{MOVED_KIND}' order by model, temperature, nodes, tau_question desc",
+        "tau": (
+            f"acceptance_summary where kind <> '{MOVED_KIND}' and not ({IS_RIVAL})"
+            " order by model, temperature, nodes, tau_question desc"
+        ),
+        "rivals": f"acceptance_summary where {IS_RIVAL}",
+        "skip_overlap": "skip_overlap",
+        "skip_changes": "skip_changes",
         "moved": f"acceptance_summary where kind = '{MOVED_KIND}'",
         "transfers": "transfers order by model, temperature, nodes, metric desc, layer_set",
         "comparisons": "comparisons",
@@ -163,13 +176,18 @@ def read_study(connection: Connection) -> Study:
         "provenance": "provenance",
     }
     tables = {name: query(connection, f"from {source}") for name, source in whole.items()}
+    tables["disagreements"] = query(connection, _DISAGREEMENTS)
+    runs = tables["runs"]
+    chains = set(runs.loc[runs["chain"], "nodes"])  # the config sees to it that no tree has as many nodes
+    for name, frame in tables.items():
+        if "nodes" in frame:
+            tables[name] = frame.assign(chain=frame["nodes"].isin(chains))
     cka = "select * from geometry_cka where estimator = 'debiased' and subset = 'filtered' order by all"
     return Study(
         **tables,
         cka=query(connection, cka),
         entropy=query(connection, _ENTROPY),
         training=query(connection, _TRAINING),
-        disagreements=query(connection, _DISAGREEMENTS),
     )
 
 
@@ -201,7 +219,7 @@ def build_study(
     plan = Resampling(spec.statistics.resamples, spec.statistics.confidence, spec.statistics.seed)
     unite_summaries(connection, summaries)
     connection.execute("set threads = 1")  # sums of floats in one order: what follows repeats to the last digit
-    jobs = pd.DataFrame() if benchmarks is None else read_jobs(benchmarks, summaries)
+    jobs = pd.DataFrame() if benchmarks is None else read_jobs(benchmarks, *_declared(connection, manifests))
     write_estimate(connection, "jobs", jobs)
     write_estimate(connection, "targets", targets_frame(manifests))
     create_set_views(connection)
@@ -217,6 +235,23 @@ def build_study(
     write_estimate(connection, "curve_ranks", estimates.estimate_curve_ranks(connection, plan))
     _write_comparisons(connection, counts, tau, spec.statistics.reference, plan)
     create_views(connection)
+
+
+def _declared(
+    connection: Connection, manifests: Mapping[str, Manifest]
+) -> tuple[set[str], dict[str, set[tuple[str, ...]]]]:
+    """Return the models whose jobs belong to the study, teachers too, and its jobs that have heads or settings."""
+    sources = [manifest.source for manifest in manifests.values()]
+    teachers = [str(source["teacher"]) for source in sources if "teacher" in source]
+    setting = "model, drafter, printf('T%g-n%d', temperature, nodes)"
+    found = {
+        "train_draft": "select model, drafter from heads",
+        "decode_baseline": "select model, printf('T%g', temperature) from runs",
+        "measure_acceptance": f"select {setting} from runs",
+        "measure_speed": f"select {setting} from speed",
+    }
+    runs = {rule: set(connection.sql(sql).fetchall()) for rule, sql in found.items()}
+    return {*manifests, *teachers}, runs
 
 
 def _write_comparisons(

@@ -27,6 +27,7 @@ class Run(NamedTuple):
     drafter: str
     temperature: float
     nodes: int
+    chain: bool = False
 
 
 @dataclass(frozen=True)
@@ -239,6 +240,7 @@ def _acceptance_tables(results: ModelResults) -> Iterator[tuple[str, pd.DataFram
         row = {
             "kind": name.kind,
             "layer_set": name.layer_set,
+            "chain": run.chain,
             "turns": len(turns),
             "questions": turns["question_id"].nunique(),
             "new_tokens": turns["new_tokens"].sum(),

@@ -8,7 +8,15 @@ import pandas as pd
 
 from speclayers.analysis.page_tables import PageTable, page_table
 from speclayers.analysis.study import HEADLINE_METRIC, Study, of_model, rows_of, settings_of
-from speclayers.analysis.wording import confidence_level, estimate, interval, layers_in_words, number, signed
+from speclayers.analysis.wording import (
+    confidence_level,
+    draft_size,
+    estimate,
+    interval,
+    layers_in_words,
+    number,
+    signed,
+)
 from speclayers.names import HeadName, layers_name
 
 
@@ -40,10 +48,17 @@ def _of_model(study: Study, model: str) -> list[list[Any]]:
             told.add((start, end))
             for label, words in own:
                 if label in here:
-                    cells = [model, layers_in_words(label), words, f"{temperature:g}", nodes, _tau(here[label])]
+                    cells = [
+                        model,
+                        layers_in_words(label),
+                        words,
+                        f"{temperature:g}",
+                        draft_size(nodes, row["chain"]),
+                        _tau(here[label]),
+                    ]
                     lines.append([*cells, "", "", ""])
             words = f"from {layers_in_words(start)}, {_treatment(name.percent)}"
-            cells = [model, layers_in_words(end), words, f"{temperature:g}", nodes, _tau(row)]
+            cells = [model, layers_in_words(end), words, f"{temperature:g}", draft_size(nodes, row["chain"]), _tau(row)]
             lines.append([*cells, *_gap(gaps.get(row["layer_set"], {}))])
     return lines
 

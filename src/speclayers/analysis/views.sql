@@ -10,20 +10,27 @@ with totals as (
         avg(c.drafted) filter (not c.cut_by_budget) as drafted_per_cycle,
         avg(c.accepted) filter (not c.cut_by_budget) as accepted_per_cycle,
         sum(c.draft_forwards) / nullif(sum(c.emitted), 0) as draft_forwards_per_token,
-        sum(c.layer_forwards) / nullif(sum(c.emitted), 0) as layer_forwards_per_token
+        sum(c.layer_forwards) / nullif(sum(c.emitted), 0) as layer_forwards_per_token,
+        sum(c.search_layer_forwards) / nullif(sum(c.emitted), 0) as search_layer_forwards_per_token,
+        sum(c.search_rows) / nullif(sum(c.emitted), 0) as search_rows_per_token,
+        avg(c.search_score) as search_score
     from cycles as c
     inner join runs as r using (model, drafter, temperature, nodes)
     group by all
 )
 
-select e.*, s.kind, s.layers, s.k, s.selectors, s.score, t.* exclude (model, layer_set, temperature, nodes)
+select
+    e.*,
+    e.nodes in (select nodes from runs where chain) as chain,
+    s.kind, s.layers, s.k, s.selectors, s.score,
+    t.* exclude (model, layer_set, temperature, nodes)
 from tau_estimates as e
 inner join sets as s using (model, layer_set)
 left join totals as t using (model, layer_set, temperature, nodes)
 order by e.model, e.temperature, e.nodes, e.tau_question desc;
 
 create view comparisons as
-select d.*, s.kind, s.layers, s.k, s.selectors, s.score
+select d.*, d.nodes in (select nodes from runs where chain) as chain, s.kind, s.layers, s.k, s.selectors, s.score
 from differences as d
 inner join sets as s using (model, layer_set)
 order by d.model, d.temperature, d.nodes, d.metric desc, d.difference desc;
@@ -57,6 +64,91 @@ left join neighbours as n using (model, layer)
 left join geometry_turning as t using (model, layer)
 order by e.model, e.layer;
 
+create view skip_profile as
+with skipped as (
+    select r.model, r.layer_set, c.temperature, c.nodes, c.skipped_attention, c.skipped_mlp
+    from cycles as c
+    inner join runs as r using (model, drafter, temperature, nodes)
+    where c.skipped_mlp is not null
+),
+
+shares as (
+    select
+        s.model,
+        s.layer_set,
+        s.temperature,
+        s.nodes,
+        l.layer,
+        avg(list_contains(s.skipped_attention, l.layer)::int) as attention_skipped,
+        avg(list_contains(s.skipped_mlp, l.layer)::int) as mlp_skipped
+    from skipped as s
+    inner join layer_profile as l on s.model = l.model and l.layer > 0
+    group by all
+)
+
+select s.*, p.cka_to_next as cka_through, l.block
+from shares as s
+inner join layer_profile as l using (model, layer)
+left join layer_profile as p on s.model = p.model and s.layer = p.layer + 1
+order by s.model, s.layer_set, s.temperature, s.nodes, s.layer;
+
+create view skip_overlap as
+with ranked as (
+    select
+        *,
+        (attention_skipped + mlp_skipped) / 2 as skipped,
+        sum((attention_skipped + mlp_skipped) / 2) over setting as blocks,
+        count(*) over setting as layers,
+        row_number() over (
+            partition by model, layer_set, temperature, nodes order by cka_through desc nulls last, layer
+        ) as place
+    from skip_profile
+    window setting as (partition by model, layer_set, temperature, nodes)
+)
+
+select
+    model,
+    layer_set,
+    temperature,
+    nodes,
+    any_value(blocks) as skipped_blocks,
+    sum(skipped) filter (place <= round(blocks)) / nullif(sum(skipped), 0) as redundant_share,
+    round(any_value(blocks)) / any_value(layers) as share_by_chance
+from ranked
+group by model, layer_set, temperature, nodes
+order by all;
+
+create view skip_changes as
+with searches as (
+    select
+        r.model,
+        r.layer_set,
+        c.temperature,
+        c.nodes,
+        len(c.skipped_attention) + len(c.skipped_mlp) as parts,
+        lag(c.cycle) over turn is not null as has_before,
+        len(list_intersect(c.skipped_attention, lag(c.skipped_attention) over turn)) as same_attention,
+        len(list_intersect(c.skipped_mlp, lag(c.skipped_mlp) over turn)) as same_mlp
+    from cycles as c
+    inner join runs as r using (model, drafter, temperature, nodes)
+    where c.search_rows > 0 and c.skipped_mlp is not null
+    window
+        turn as (
+            partition by c.model, c.drafter, c.temperature, c.nodes, c.question_id, c.turn order by c.cycle
+        )
+)
+
+select
+    model,
+    layer_set,
+    temperature,
+    nodes,
+    count(*) as searches,
+    avg((same_attention + same_mlp) / nullif(parts, 0)) filter (has_before) as kept_share
+from searches
+group by model, layer_set, temperature, nodes
+order by all;
+
 create view selector_agreement as
 select
     a.model,
@@ -69,17 +161,41 @@ from selected as a
 inner join selected as b on a.model = b.model and a.k = b.k and a.label < b.label
 order by a.model, a.k, selector_a, selector_b;
 
+-- a job's place among the measurements is what its rule's wildcards make of it
+create view job_tokens as
+select
+    'measure_acceptance' as rule,
+    printf('%s/%s/T%g-n%d', model, drafter, temperature, nodes) as job,
+    sum(new_tokens)::bigint as tokens
+from turns
+group by all
+union all
+select 'measure_speed', printf('%s/%s/T%g-n%d', model, drafter, temperature, nodes), sum(new_tokens + baseline_new_tokens)
+from speed
+group by all
+union all
+select 'train_draft', printf('%s/%s', model, drafter), sum(slots)
+from training
+where split = 'train' and ttt_step = 0
+group by all;
+
 create view costs as
 select
-    rule,
-    model,
+    j.rule,
+    j.model,
     count(*) as jobs,
-    sum(seconds) as seconds,
-    sum(cpu_seconds) as cpu_seconds,
-    max(max_rss_mb) as max_rss_mb
-from jobs
-group by rule, model
-order by seconds desc, rule, model;
+    sum(j.seconds) as seconds,
+    sum(j.cpu_seconds) as cpu_seconds,
+    max(j.max_rss_mb) as max_rss_mb,
+    sum(j.seconds * j.gpus) as gpu_seconds,
+    string_agg(distinct j.gpu_type, '; ' order by j.gpu_type) as gpu_type,
+    sum(t.tokens)::bigint as tokens,
+    sum(t.tokens) / nullif(sum(j.seconds) filter (t.tokens is not null), 0) as tokens_per_s,
+    string_agg(j.slurm_job, ' ' order by j.job) as slurm_jobs
+from jobs as j
+left join job_tokens as t using (rule, job)
+group by j.rule, j.model
+order by seconds desc, j.rule, j.model;
 
 create view provenance as
 select model, part, key, value from facts

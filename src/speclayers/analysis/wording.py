@@ -30,7 +30,10 @@ TERMS = (
     ("head", "A trained EAGLE-3 drafter: a small network that reads the states of one set of layers."),
     ("k", "How many layers a set has, or was asked to have."),
     ("T", "Sampling temperature; at T = 0 the target always takes its likeliest token."),
-    ("nodes", "Size of the tree that is verified, the token that it starts from counted."),
+    (
+        "nodes",
+        "Size of the tree that is verified, the token that it starts from counted; a chain is a tree of one path.",
+    ),
     ("selector", "A rule that chooses layers before any head is trained; pinned sets are written in the config."),
     (
         "matrix entropy, E(S)",
@@ -87,9 +90,14 @@ def span(counts: Iterable[float], noun: str) -> str:
     return count(high, noun) if low == high else f"{low:,} to {high:,} {noun}s"
 
 
-def setting(temperature: float, nodes: float) -> str:
-    """Return a temperature and a tree size, such as `T = 0, 30 nodes`."""
-    return f"T = {temperature:g}, {int(nodes)} nodes"
+def setting(temperature: float, nodes: float, chain: bool = False) -> str:
+    """Return a temperature and a draft's size, such as `T = 0, 30 nodes`, or `T = 0, chain of 6 nodes`."""
+    return f"T = {temperature:g}, {'chain of ' if chain else ''}{int(nodes)} nodes"
+
+
+def draft_size(nodes: float, chain: bool) -> str:
+    """Return a draft's size as a cell says it: `30` for a tree, `6, chain`."""
+    return f"{int(nodes)}, chain" if chain else str(int(nodes))
 
 
 def layers_in_words(layer_set: str) -> str:

@@ -3,9 +3,19 @@
 Imported by the Snakefile, which every job parses again, so neither torch nor pandas is imported here.
 """
 
-from speclayers.config.acceptance import FileQuestions, Questions, SpecBenchQuestions, StatisticsConfig
+from speclayers.config.acceptance import (
+    AcceptanceConfig,
+    FileQuestions,
+    Questions,
+    ReplicaSettings,
+    SamplingLimits,
+    SpecBenchQuestions,
+    SpeedConfig,
+    StatisticsConfig,
+)
 from speclayers.config.corpus import DatasetPrompts, FilePrompts, SplitConfig
 from speclayers.config.drafts import DraftConfig, Loss, ScreenConfig
+from speclayers.config.export import ExportConfig, PretrainedHead
 from speclayers.config.geometry import (
     DeviceName,
     GeometryConfig,
@@ -16,13 +26,16 @@ from speclayers.config.geometry import (
     TurningScore,
 )
 from speclayers.config.models import FolderSource, HubSource, PackageSource, Runtime, Source, TrainedSource
+from speclayers.config.rivals import RivalConfig
 from speclayers.config.section import Section, nearest
 from speclayers.config.study import Study
 
 __all__ = [
+    "AcceptanceConfig",
     "DatasetPrompts",
     "DeviceName",
     "DraftConfig",
+    "ExportConfig",
     "FilePrompts",
     "FileQuestions",
     "FolderSource",
@@ -31,8 +44,12 @@ __all__ = [
     "Loss",
     "PackageSource",
     "Preprocessing",
+    "PretrainedHead",
     "Questions",
+    "ReplicaSettings",
+    "RivalConfig",
     "Runtime",
+    "SamplingLimits",
     "Scope",
     "ScreenConfig",
     "Section",
@@ -40,6 +57,7 @@ __all__ = [
     "SelectorConfig",
     "Source",
     "SpecBenchQuestions",
+    "SpeedConfig",
     "SplitConfig",
     "StatisticsConfig",
     "Study",

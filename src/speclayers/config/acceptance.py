@@ -48,11 +48,26 @@ Temperatures = Annotated[list[Temperature], NoRepeats]
 Nodes = Annotated[list[Annotated[int, Field(ge=2, le=1024)]], NoRepeats]
 
 
+Chains = Annotated[list[Annotated[int, Field(ge=1, le=1023)]], NoRepeats]
+
+
 class ReplicaSettings(Section):
     """The settings at which every training seed is measured; others are measured for the first seed."""
 
     temperatures: Temperatures = Field(min_length=1, description="Temperatures measured for every seed.")
     nodes: Nodes = Field(min_length=1, description="Tree sizes measured for every seed.")
+    chains: Chains = Field(default_factory=list, description="Chains measured for every seed, in drafted tokens.")
+
+
+class SamplingLimits(Section):
+    """Which tokens sampling draws from at temperatures above 0, the same for plain decoding and every drafter."""
+
+    top_k: int | None = Field(
+        None, ge=1, description="The likeliest so many, and ties of the last; all when not given."
+    )
+    top_p: float = Field(
+        1.0, gt=0, le=1, description="Of these, the fewest likeliest that together hold this probability; 1 keeps all."
+    )
 
 
 class AcceptanceConfig(Section):
@@ -67,7 +82,14 @@ class AcceptanceConfig(Section):
     temperatures: Temperatures = Field(
         default_factory=lambda: [0.0, 1.0], min_length=1, description="Sampling temperatures; 0 is greedy."
     )
+    sampling: SamplingLimits = Field(
+        default_factory=SamplingLimits, description="Limits of sampling at temperatures above 0."
+    )
     nodes: Nodes = Field(default_factory=lambda: [30, 60], min_length=1, description="Tree sizes, the root counted.")
+    chains: Chains = Field(
+        default_factory=list,
+        description="Chains measured beside the trees, in drafted tokens: what vLLM and others without trees serve.",
+    )
     depth: int = Field(6, ge=1, description="Longest drafted path.")
     top_k: int = Field(10, ge=1, description="Children tried per node, and nodes expanded per level.")
     replicas: ReplicaSettings | None = Field(
@@ -98,6 +120,7 @@ class SpeedConfig(Section):
     max_new_tokens: int = Field(32, ge=2, description="Longest answer of a turn, in tokens.")
     temperatures: Temperatures = Field(default_factory=lambda: [0.0], description="Temperatures that are timed.")
     nodes: Nodes = Field(default_factory=lambda: [30], description="Tree sizes that are timed.")
+    chains: Chains = Field(default_factory=list, description="Chains that are timed, in drafted tokens.")
     seeds: Annotated[list[Seed], NoRepeats] = Field(
         default_factory=lambda: [0], description="Training seeds whose heads are timed."
     )

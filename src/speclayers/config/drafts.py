@@ -57,6 +57,10 @@ class DraftConfig(Section):
     activation_checkpointing: bool = Field(
         False, description="Compute attention and logits again in the backward pass, to save memory."
     )
+    compile: bool = Field(
+        False,
+        description="Compile attention, logits and loss with torch.compile; on a processor this takes a C++ compiler.",
+    )
     processes: int = Field(1, ge=1, description="Processes that train one head together, on a GPU each if on GPUs.")
     learning_rate: float = Field(2e-3, gt=0, description="Peak learning rate of the decoder layer and fc.")
     lm_head_learning_rate: float = Field(1e-3, gt=0, description="Peak learning rate of the LM head.")

@@ -78,10 +78,22 @@ class Runtime(Section):
     )
 
 
+class ModelSize(Section):
+    """How large a model is: what its manifest will say."""
+
+    parameters: int = Field(ge=1, description="Number of weights; tied ones count once.")
+    layers: int = Field(ge=1, description="Number of decoder blocks.")
+    width: int = Field(ge=1, description="Width of the residual stream.")
+    vocabulary: int = Field(ge=1, description="Rows of the embedding.")
+
+
 class ModelConfig(Runtime):
     """A registered model: where it comes from and how it runs."""
 
     source: Source = Field(description="Where the weights come from.")
+    size: ModelSize | None = Field(
+        None, description="For the plan and the jobs' memory and time until it is fetched; nothing depends on it."
+    )
 
     def runtime(self) -> Runtime:
         """Return how it runs, without where it comes from."""

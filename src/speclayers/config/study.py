@@ -9,8 +9,10 @@ from pydantic import Field, model_validator
 from speclayers.config.acceptance import AcceptanceConfig, SpeedConfig, StatisticsConfig
 from speclayers.config.corpus import CorpusConfig
 from speclayers.config.drafts import DraftConfig, ScreenConfig, TransferConfig
+from speclayers.config.export import ExportConfig, PretrainedHead
 from speclayers.config.geometry import GeometryConfig, SelectionConfig
 from speclayers.config.models import ModelConfig, TrainedSource
+from speclayers.config.rivals import RivalConfig
 from speclayers.config.section import Name, Section, nearest
 
 SHARED_FOLDERS = ("models", "downloads")
@@ -18,7 +20,7 @@ SHARED_FOLDERS = ("models", "downloads")
 
 STUDY_ENTRIES = (
     *("tables", "figures", "benchmarks"),
-    *("questions.jsonl", "study.duckdb", "report.html", "layers.html", "answer.txt"),
+    *("questions.jsonl", "fingerprints.json", "study.duckdb", "report.html", "layers.html", "answer.txt"),
 )
 """Folders and files of a study that belong to no model."""
 
@@ -45,9 +47,16 @@ class Study(Section):
     transfer: TransferConfig | None = Field(
         None, description="Heads moved to other layers, to be measured beside those trained there; none when not given."
     )
+    rivals: list[RivalConfig] = Field(
+        default_factory=list, description="Drafters that need no head, to be measured beside the heads."
+    )
     acceptance: AcceptanceConfig = Field(default_factory=AcceptanceConfig, description="Acceptance runs.")
     speed: SpeedConfig = Field(default_factory=SpeedConfig, description="Timed runs.")
     statistics: StatisticsConfig = Field(default_factory=StatisticsConfig, description="Statistics of the report.")
+    pretrained: dict[Name, PretrainedHead] = Field(
+        default_factory=dict, description="Heads trained elsewhere, to be measured beside those of the study."
+    )
+    export: ExportConfig = Field(default_factory=ExportConfig, description="Folders for serving engines.")
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Study:
@@ -83,6 +92,28 @@ class Study(Section):
             raise ValueError(
                 f"statistics.reference: '{reference}' is not trained, so nothing could be compared with it"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _pretrained_heads_have_models(self) -> Study:
+        for name, head in self.pretrained.items():
+            if head.model not in self.models:
+                raise ValueError(
+                    f"pretrained.{name}.model: '{head.model}' is not registered{nearest(head.model, self.models)}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _rivals_differ(self) -> Study:
+        labels = [rival.runs()[0].label for rival in self.rivals]
+        for place, (rival, label) in enumerate(zip(self.rivals, labels, strict=True)):
+            if label in labels[:place]:
+                raise ValueError(f"rivals: '{label}' stands there twice; give one of them another variant")
+            for model in rival.models or ():
+                if model not in self.models:
+                    raise ValueError(
+                        f"rivals: '{label}' names model '{model}', which is not registered{nearest(model, self.models)}"
+                    )
         return self
 
     @model_validator(mode="after")
@@ -124,8 +155,15 @@ class Study(Section):
                 raise ValueError(
                     f"acceptance.depth: {acceptance.depth} is more than a tree of {nodes} nodes can hold below its root"
                 )
+        for tokens in acceptance.chains:
+            if tokens + 1 in acceptance.nodes:
+                raise ValueError(
+                    f"acceptance.chains: {tokens} drafted tokens are {tokens + 1} nodes with the root, and "
+                    "acceptance.nodes has a tree of as many; tables tell runs apart by their nodes, so leave one out"
+                )
         _within("speed.temperatures", self.speed.temperatures, "acceptance.temperatures", acceptance.temperatures)
         _within("speed.nodes", self.speed.nodes, "acceptance.nodes", acceptance.nodes)
+        _within("speed.chains", self.speed.chains, "acceptance.chains", acceptance.chains)
         _within("speed.seeds", self.speed.seeds, "draft.seeds", self.draft.seeds)
         spread = [name for name in self.study.models if self.models[name].device == "auto"]
         if self.draft.processes > 1 and spread:
@@ -142,6 +180,7 @@ class Study(Section):
                 acceptance.temperatures,
             )
             _within(f"{where}.nodes", acceptance.replicas.nodes, "acceptance.nodes", acceptance.nodes)
+            _within(f"{where}.chains", acceptance.replicas.chains, "acceptance.chains", acceptance.chains)
         return self
 
 

@@ -42,8 +42,8 @@ PART_ROWS = 4096
 SINK_FACTOR = 10.0
 BATCH_TOKENS = 2048
 """Padded tokens of one forward pass."""
-LOGIT_ROWS = 512
-"""Rows whose logits are held at once; a row has as many as the vocabulary."""
+LOGIT_ROWS = 128
+"""Rows whose logits are held at once; a row has as many as the vocabulary, and larger blocks leave the caches."""
 SINK = "is_sink"
 _LENS_SEED = 0  # fixed: which tokens are read out is no setting of a study
 LOG_EVERY_S = 30.0
@@ -242,9 +242,11 @@ def _next_token(target: Target, last: torch.Tensor, ids: torch.Tensor) -> tuple[
     """Return the predictive entropy and the log-probability of `ids` at each row of layer N's states."""
     entropies, logprobs = [], []
     for states, following in zip(torch.split(last, LOGIT_ROWS), torch.split(ids, LOGIT_ROWS), strict=True):
-        log_p = torch.log_softmax(target.logits(states).float(), dim=-1)
-        entropies.append(torch.special.entr(log_p.exp()).sum(dim=-1).cpu())
-        logprobs.append(log_p.gather(1, following.to(log_p.device)[:, None])[:, 0].cpu())
+        logits = target.logits(states).float()
+        log_sum = logits.logsumexp(dim=-1)
+        # H = log Z - E[logit]: one pass over the vocabulary less than from the log-probabilities
+        entropies.append((log_sum - torch.linalg.vecdot((logits - log_sum[:, None]).exp_(), logits)).cpu())
+        logprobs.append((logits.gather(1, following.to(logits.device)[:, None])[:, 0] - log_sum).cpu())
     return torch.cat(entropies), torch.cat(logprobs)
 
 

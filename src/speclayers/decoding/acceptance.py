@@ -9,7 +9,7 @@ from typing import Any
 from speclayers.decoding.exactness import Agreement, compare, require_exact
 from speclayers.decoding.loop import Answer, speculate
 from speclayers.decoding.passes import TargetPasses
-from speclayers.decoding.sampling import stream
+from speclayers.decoding.sampling import Sampling, stream
 from speclayers.decoding.shards import Rows, Shards
 from speclayers.decoding.turns import Room, Turn, check_turns, naming
 from speclayers.drafting.drafter import Drafter
@@ -44,17 +44,18 @@ def measure_acceptance(
         UserError: A turn does not fit into the model's context, logits are not finite, or (temperature 0,
             float32) an answer is not plain greedy decoding's.
     """
-    room = Room(budget=spec.max_new_tokens, depth=drafter.depth, nodes=drafter.nodes)
+    room = Room(budget=spec.max_new_tokens, depth=drafter.depth, rows=drafter.rows)
     check_turns(target, (turn for turns in questions for turn in turns), room)
+    sampling = Sampling(temperature, spec.sampling)
 
     def measure(turns: list[Turn]) -> Rows:
         rows: Rows = {"cycles": [], "turns": []}
         for turn in turns:
-            passes = TargetPasses(target, room.capacity(len(turn.prompt)), drafter.nodes)
+            passes = TargetPasses(target, room.capacity(len(turn.prompt)), drafter.rows)
             generator = stream(spec.seed, turn.question_id, turn.turn)
             with naming(turn.question_id, turn.turn):
-                answer = speculate(passes, drafter, turn.prompt, spec.max_new_tokens, temperature, generator)
-                agreement = compare(answer.tokens, turn.greedy, turn.margins) if temperature == 0 else None
+                answer = speculate(passes, drafter, turn.prompt, spec.max_new_tokens, sampling, generator)
+                agreement = compare(answer.tokens, turn.greedy, turn.margins) if sampling.greedy else None
                 if agreement is not None and spec.runtime.dtype == "float32":
                     require_exact(agreement, drafter.name)
             rows["turns"].append(_turn_row(turn, answer, agreement))
@@ -62,7 +63,7 @@ def measure_acceptance(
         return rows
 
     rows = shards.collect(questions, lambda turns: f"q{turns[0].question_id}", measure, f"{drafter.name} acceptance")
-    if temperature == 0:
+    if sampling.greedy:
         _say_differences(rows["turns"])
     return rows
 

@@ -15,7 +15,7 @@ from speclayers.corpus.questions import Question
 from speclayers.decoding.exactness import compare, require_exact
 from speclayers.decoding.passes import TargetPasses
 from speclayers.decoding.plain import decode_plain
-from speclayers.decoding.sampling import stream
+from speclayers.decoding.sampling import GREEDY, Sampling, stream
 from speclayers.decoding.shards import Rows, Shards
 from speclayers.decoding.turns import Room, Turn, check_turns, naming, position_limit
 from speclayers.specs import BaselineSpec, DecodeSpec
@@ -56,7 +56,7 @@ def decode_questions(target: Target, questions: Sequence[Question], baseline: Ba
             row = _unanswered(target, asked, spec)
             if row["positions"] > row["limit"]:
                 return {"baseline": [row]}
-            row |= _decode_turn(target, asked, spec, 0.0)
+            row |= _decode_turn(target, asked, spec, GREEDY)
             if baseline.check_generate:
                 row["equals_generate"] = _equals_generate(target, asked, row, spec)
             rows.append(row)
@@ -89,16 +89,17 @@ def sample_turns(
         UserError: As `decode_questions`.
     """
     check_turns(target, (turn for turns in questions for turn in turns), _room(spec))
+    sampling = Sampling(temperature, spec.sampling)
 
     def decode(turns: list[Turn]) -> Rows:
-        rows = [_unanswered(target, turn, spec) | _decode_turn(target, turn, spec, temperature) for turn in turns]
+        rows = [_unanswered(target, turn, spec) | _decode_turn(target, turn, spec, sampling) for turn in turns]
         return {"baseline": rows}
 
     return shards.collect(questions, lambda turns: f"q{turns[0].question_id}", decode, f"sampling at T={temperature:g}")
 
 
 def _room(spec: DecodeSpec) -> Room:
-    return Room(budget=spec.max_new_tokens, depth=spec.depth, nodes=0)
+    return Room(budget=spec.max_new_tokens, depth=spec.depth, rows=0)
 
 
 def _unanswered(target: Target, turn: Turn, spec: DecodeSpec) -> dict[str, Any]:
@@ -125,12 +126,12 @@ def _say_skipped(rows: list[dict[str, Any]]) -> None:
             )
 
 
-def _decode_turn(target: Target, turn: Turn, spec: DecodeSpec, temperature: float) -> dict[str, Any]:
+def _decode_turn(target: Target, turn: Turn, spec: DecodeSpec, sampling: Sampling) -> dict[str, Any]:
     """Return what an answer adds to a turn's row."""
     generator = stream(spec.seed, turn.question_id, turn.turn)
     passes = TargetPasses(target, len(turn.prompt) + spec.max_new_tokens)
     with naming(turn.question_id, turn.turn):
-        answer = decode_plain(passes, turn.prompt, spec.max_new_tokens, temperature, generator)
+        answer = decode_plain(passes, turn.prompt, spec.max_new_tokens, sampling, generator)
     return {"output_ids": answer.tokens, "top2_margin": answer.margins}
 
 

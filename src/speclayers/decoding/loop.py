@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from speclayers.decoding.clock import NO_CLOCK, Clock
 from speclayers.decoding.passes import TargetPasses
-from speclayers.decoding.sampling import choose
+from speclayers.decoding.sampling import Sampling, choose
 from speclayers.decoding.verify import Verdict, verify_greedy, verify_sampled
 from speclayers.drafting.drafter import Drafter, Proposal, Verified
 from speclayers.drafting.tree import ancestor_mask
@@ -27,8 +28,13 @@ class Cycle(NamedTuple):
         emitted: Tokens that became part of the answer: accepted ones and the target's own, up to its end.
         cut_by_budget: Whether the budget left no room for all of them.
         draft_forwards: Forward passes of the drafter.
-        layer_forwards: Decoder-layer passes of the drafter.
+        layer_forwards: Decoder-layer passes of the drafter; attention or MLP alone counts half.
         depth: Longest drafted path, in tokens.
+        skipped_attention: Blocks whose attention was skipped to draft, ascending; None where no target drafts.
+        skipped_mlp: Blocks whose MLP was skipped to draft.
+        search_layer_forwards: Decoder-layer passes that looking for layers to skip took.
+        search_rows: States run over in them.
+        search_score: What the search reached, by the drafter's own measure; None where there was none.
     """
 
     drafted: int
@@ -36,8 +42,13 @@ class Cycle(NamedTuple):
     emitted: int
     cut_by_budget: bool
     draft_forwards: int
-    layer_forwards: int
+    layer_forwards: float
     depth: int
+    skipped_attention: list[int] | None = None
+    skipped_mlp: list[int] | None = None
+    search_layer_forwards: float = 0
+    search_rows: int = 0
+    search_score: float | None = None
 
 
 class Answer(NamedTuple):
@@ -58,18 +69,18 @@ def speculate(
     drafter: Drafter,
     prompt: Sequence[int],
     budget: int,
-    temperature: float,
+    sampling: Sampling,
     generator: torch.Generator,
     clock: Clock = NO_CLOCK,
 ) -> Answer:
     """Decode one answer with a drafter.
 
     Args:
-        passes: The target, with room for prompt, budget and the drafter's nodes.
+        passes: The target, with room for prompt, budget and the drafter's rows.
         drafter: Proposes the trees.
         prompt: Rendered prompt, as token ids.
         budget: Most tokens of the answer.
-        temperature: 0 is greedy.
+        sampling: How tokens are chosen.
         generator: The turn's random stream.
         clock: Told what happens, from the end of the prompt's pass on.
 
@@ -78,16 +89,18 @@ def speculate(
     """
     target, cycles = passes.target, list[Cycle]()
     with capture_states(target, drafter.layers) as captured:
-        answer = [choose(passes.prefill(prompt), temperature, generator)]
+        answer = [choose(passes.prefill(prompt), sampling, generator)]
         clock.enter("draft")
         drafter.start(passes.cache)
         drafter.observe(Verified(torch.tensor(prompt), _rows(captured, slice(None)), answer[-1]))
         while len(answer) < budget and answer[-1] not in target.stop_ids:
             clock.enter("draft")
-            proposal = drafter.propose()
+            proposal = _propose(passes, drafter)
             ancestors = ancestor_mask(proposal.parents)
             clock.enter("verify")
-            verdict = _verify(passes, proposal, ancestors, temperature, generator)
+            logits = passes.verify(*_with_extra_rows(proposal, ancestors))
+            nodes = len(proposal.tokens)
+            verdict = _verify(proposal, ancestors, logits[:nodes], sampling, generator)
             clock.enter("other")
             emitted = [*proposal.tokens[verdict.path[1:]].tolist(), verdict.token]
             kept, by_budget = cut(emitted, budget - len(answer), target.stop_ids)
@@ -96,18 +109,35 @@ def speculate(
             path = torch.tensor(verdict.path)
             passes.keep(path)
             clock.enter("draft")
-            drafter.observe(Verified(proposal.tokens[path], _rows(captured, path), verdict.token))
+            extra = None if proposal.extra is None else logits[nodes:]
+            drafter.observe(Verified(proposal.tokens[path], _rows(captured, path), verdict.token, extra))
     clock.enter(None)
     return Answer(answer, cycles)
 
 
+def _propose(passes: TargetPasses, drafter: Drafter) -> Proposal:
+    verified = passes.length
+    proposal = drafter.propose()
+    if passes.length != verified:
+        raise RuntimeError(f"{drafter.name} left {passes.length - verified} rows in the target's cache")
+    return proposal
+
+
+def _with_extra_rows(proposal: Proposal, ancestors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return tokens, offsets and mask of the verifying pass: the tree's nodes, which see none of the extra rows."""
+    tokens, offsets, extra = proposal.tokens, ancestors.sum(-1) - 1, proposal.extra
+    if extra is None:
+        return tokens, offsets, ancestors
+    sees = torch.cat((pad(ancestors, (0, len(extra.tokens))), extra.sees))
+    return torch.cat((tokens, extra.tokens)), torch.cat((offsets, extra.offsets)), sees
+
+
 def _verify(
-    passes: TargetPasses, proposal: Proposal, ancestors: Tensor, temperature: float, generator: torch.Generator
+    proposal: Proposal, ancestors: Tensor, logits: Tensor, sampling: Sampling, generator: torch.Generator
 ) -> Verdict:
-    logits = passes.verify(proposal.tokens, ancestors)
-    if temperature == 0:
+    if sampling.greedy:
         return verify_greedy(proposal.tokens, proposal.parents, ancestors, logits)
-    return verify_sampled(proposal.tokens, proposal.parents, logits, temperature, generator)
+    return verify_sampled(proposal.tokens, proposal.parents, logits, sampling, generator)
 
 
 def _rows(captured: CapturedStates, rows: slice | Tensor) -> dict[int, Tensor]:
@@ -132,6 +162,7 @@ def cut(emitted: Sequence[int], left: int, stop_ids: AbstractSet[int]) -> tuple[
 
 def _count(proposal: Proposal, ancestors: Tensor, verdict: Verdict, emitted: int, cut_by_budget: bool) -> Cycle:
     accepted = len(verdict.path) - 1
+    skipped, search = proposal.skipped, proposal.search
     return Cycle(
         drafted=len(proposal.tokens) - 1,
         accepted=accepted if cut_by_budget else min(accepted, emitted),  # none behind a stop token: serving ends there
@@ -140,4 +171,9 @@ def _count(proposal: Proposal, ancestors: Tensor, verdict: Verdict, emitted: int
         draft_forwards=proposal.forwards,
         layer_forwards=proposal.layer_forwards,
         depth=int(ancestors.sum(-1).max()) - 1,
+        skipped_attention=sorted(skipped.attention) if skipped else None,
+        skipped_mlp=sorted(skipped.mlp) if skipped else None,
+        search_layer_forwards=search.layer_forwards if search else 0,
+        search_rows=search.rows if search else 0,
+        search_score=search.score if search else None,
     )

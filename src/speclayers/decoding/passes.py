@@ -16,20 +16,20 @@ class TargetPasses:
 
     Args:
         target: The model.
-        capacity: Most tokens of a turn: prompt, answer and draft nodes.
-        nodes: Most nodes of a draft tree; 1 for plain decoding.
+        capacity: Most tokens of a turn: prompt, answer and the drafter's rows.
+        rows: Most rows of a verifying pass; 1 for plain decoding.
 
     Raises:
         UserError: The model's attention cannot keep that many tokens.
     """
 
-    def __init__(self, target: Target, capacity: int, nodes: int = 1) -> None:
+    def __init__(self, target: Target, capacity: int, rows: int = 1) -> None:
         """Allocate the cache and the mask."""
         self.target = target
-        self.cache = PreallocatedCache(target, capacity, nodes)
+        self.cache = PreallocatedCache(target, capacity, rows)
         # The past is visible to every node, so only the last columns, those of the tree, are ever written; a
         # slice that ends there is the mask for any length of the past. Additive: a boolean mask is wrong in eager.
-        self._mask = torch.zeros(1, 1, nodes, capacity + nodes, dtype=target.dtype, device=target.device)
+        self._mask = torch.zeros(1, 1, rows, capacity + rows, dtype=target.dtype, device=target.device)
         self._hidden = torch.finfo(target.dtype).min
 
     @property
@@ -46,22 +46,21 @@ class TargetPasses:
         """Append one token and return the logits (vocabulary,) behind it."""
         return self._run(torch.tensor([token]), torch.tensor([self.length]), None, logits_to_keep=1)[0]
 
-    def verify(self, tokens: Tensor, ancestors: Tensor) -> Tensor:
-        """Append a tree's nodes and return the logits (nodes, vocabulary) behind each.
+    def verify(self, tokens: Tensor, offsets: Tensor, sees: Tensor) -> Tensor:
+        """Append a tree's nodes, and what rides along with them, and return the logits (rows, vocabulary) behind each.
 
         Args:
-            tokens: Ids (nodes,), the root first.
-            ancestors: Which nodes each node sees, boolean (nodes, nodes).
+            tokens: Ids (rows,), the root first.
+            offsets: How far behind the root each row stands (rows,).
+            sees: Which of the rows each row sees, boolean (rows, rows); all see what is in the cache.
         """
-        nodes, past = len(tokens), self.length
-        start = self.cache.capacity
-        tree = self._mask[0, 0, :nodes, start : start + nodes]
-        tree.zero_().masked_fill_(~ancestors.to(tree.device), self._hidden)
-        depths = ancestors.sum(-1) - 1
-        return self._run(tokens, past + depths, self._mask[:, :, :nodes, start - past : start + nodes])
+        rows, past, start = len(tokens), self.length, self.cache.capacity
+        tail = self._mask[0, 0, :rows, start : start + rows]
+        tail.zero_().masked_fill_(~sees.to(tail.device), self._hidden)
+        return self._run(tokens, past + offsets, self._mask[:, :, :rows, start - past : start + rows])
 
     def keep(self, nodes: Tensor) -> None:
-        """Drop all nodes of the last tree but these (kept,), ascending; they become part of the sequence."""
+        """Drop all rows of the last pass but these nodes (kept,), ascending; they become part of the sequence."""
         start = self._tree_start
         self.cache.keep_rows(start, start + nodes)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from speclayers.decoding.clock import NO_CLOCK, Clock
 from speclayers.decoding.passes import TargetPasses
-from speclayers.decoding.sampling import choose
+from speclayers.decoding.sampling import Sampling, choose
 
 
 class PlainAnswer(NamedTuple):
@@ -30,7 +30,7 @@ def decode_plain(
     passes: TargetPasses,
     prompt: Sequence[int],
     budget: int,
-    temperature: float,
+    sampling: Sampling,
     generator: torch.Generator,
     clock: Clock = NO_CLOCK,
 ) -> PlainAnswer:
@@ -40,7 +40,7 @@ def decode_plain(
         passes: The target, with room for prompt and budget.
         prompt: Rendered prompt, as token ids.
         budget: Most tokens of the answer.
-        temperature: 0 is greedy.
+        sampling: How tokens are chosen.
         generator: The turn's random stream.
         clock: Told what happens, from the end of the prompt's pass on.
 
@@ -48,12 +48,12 @@ def decode_plain(
         UserError: The target's logits are not finite.
     """
     logits = passes.prefill(prompt)
-    answer, margins = [choose(logits, temperature, generator)], [_margin(logits)]
+    answer, margins = [choose(logits, sampling, generator)], [_margin(logits)]
     while len(answer) < budget and answer[-1] not in passes.target.stop_ids:
         clock.enter("verify")
         logits = passes.step(answer[-1])
         clock.enter("other")
-        answer.append(choose(logits, temperature, generator))
+        answer.append(choose(logits, sampling, generator))
         clock.enter(None)  # a margin is no part of decoding
         margins.append(_margin(logits))
     return PlainAnswer(answer, margins)

@@ -11,7 +11,7 @@ from speclayers.decoding.clock import NO_CLOCK, Clock, Phase, clock_for
 from speclayers.decoding.loop import speculate
 from speclayers.decoding.passes import TargetPasses
 from speclayers.decoding.plain import decode_plain
-from speclayers.decoding.sampling import stream
+from speclayers.decoding.sampling import Sampling, stream
 from speclayers.decoding.turns import Room, Turn, check_turns, naming
 from speclayers.drafting.drafter import Drafter
 from speclayers.specs import DecodeSpec
@@ -60,19 +60,20 @@ def measure_speed(
         UserError: A turn does not fit into the model's context, or logits are not finite.
     """
     turns = [turn for question in questions for turn in question]
-    room = Room(budget=spec.max_new_tokens, depth=drafter.depth, nodes=drafter.nodes)
+    room = Room(budget=spec.max_new_tokens, depth=drafter.depth, rows=drafter.rows)
     check_turns(target, turns, room)
+    sampling = Sampling(temperature, spec.sampling)
 
     def passes(turn: Turn) -> TargetPasses:
-        return TargetPasses(target, room.capacity(len(turn.prompt)), drafter.nodes)
+        return TargetPasses(target, room.capacity(len(turn.prompt)), drafter.rows)
 
     def plain(turn: Turn, budget: int, clock: Clock) -> int:
         generator = stream(spec.seed, turn.question_id, turn.turn)
-        return len(decode_plain(passes(turn), turn.prompt, budget, temperature, generator, clock).tokens)
+        return len(decode_plain(passes(turn), turn.prompt, budget, sampling, generator, clock).tokens)
 
     def drafted(turn: Turn, budget: int, clock: Clock) -> int:
         generator = stream(spec.seed, turn.question_id, turn.turn)
-        return len(speculate(passes(turn), drafter, turn.prompt, budget, temperature, generator, clock).tokens)
+        return len(speculate(passes(turn), drafter, turn.prompt, budget, sampling, generator, clock).tokens)
 
     def timed(decode: Callable[[Turn, int, Clock], int], turn: Turn) -> _Timed:
         clock = clock_for(target.device)

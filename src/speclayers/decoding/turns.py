@@ -75,16 +75,16 @@ class Room(NamedTuple):
     Args:
         budget: Most tokens of the answer.
         depth: Longest drafted path, in tokens.
-        nodes: Most nodes of a draft tree, the root counted.
+        rows: Most rows that a drafter needs in the target's cache beyond what is verified.
     """
 
     budget: int
     depth: int
-    nodes: int
+    rows: int
 
     def capacity(self, prompt_tokens: int) -> int:
         """Return how many tokens the target's cache must hold."""
-        return prompt_tokens + self.budget + self.nodes
+        return prompt_tokens + self.budget + self.rows
 
     def positions(self, prompt_tokens: int) -> int:
         """Return how many positions prompt, answer and the deepest drafted path take."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from speclayers.decoding.sampling import draw, probabilities, require_finite
+from speclayers.decoding.sampling import Sampling, draw, probabilities, require_finite
 
 
 class Verdict(NamedTuple):
@@ -34,19 +34,22 @@ def verify_greedy(tokens: Tensor, parents: Tensor, ancestors: Tensor, logits: Te
     Raises:
         UserError: The logits are not finite.
     """
-    require_finite(logits)
-    best = logits.argmax(-1).cpu()
-    matches = tokens == best[parents]
+    highest = require_finite(logits)
+    # argmax over all nodes' vocabulary takes ten times as long as amax, so only the rows of the path get one
+    matches = (logits[parents, tokens] == highest[parents]).cpu()
     matches[0] = True  # the root is the target's own token
     whole = (matches | ~ancestors).all(-1)
     lengths = ancestors.sum(-1) * whole
     last = int((lengths == lengths.max()).nonzero()[0])
-    path: list[int] = ancestors[last].nonzero().flatten().tolist()
-    return Verdict(path, int(best[last]))
+    path = ancestors[last].nonzero().flatten()
+    best = logits[path].argmax(-1).cpu()
+    # of tokens that are equally likely only the lowest is what plain decoding takes
+    kept = 1 + int((tokens[path[1:]] == best[:-1]).cumprod(0).sum())
+    return Verdict(path[:kept].tolist(), int(best[kept - 1]))
 
 
 def verify_sampled(
-    tokens: Tensor, parents: Tensor, logits: Tensor, temperature: float, generator: torch.Generator
+    tokens: Tensor, parents: Tensor, logits: Tensor, sampling: Sampling, generator: torch.Generator
 ) -> Verdict:
     """Accept drafted tokens so that what is emitted is distributed as if sampled from the target alone.
 
@@ -59,22 +62,18 @@ def verify_sampled(
         tokens: Ids (nodes,), the root first.
         parents: Index of each node's parent (nodes,); −1 for the root.
         logits: The target's (nodes, vocabulary).
-        temperature: Above 0.
+        sampling: Its temperature is above 0.
         generator: The turn's random stream.
 
     Raises:
         UserError: The logits are not finite.
     """
     require_finite(logits)
-    ids = tokens.tolist()
-    children: list[list[int]] = [[] for _ in ids]
-    for node, parent in enumerate(parents.tolist()):
-        if parent >= 0:
-            children[parent].append(node)
-    path = [0]
+    ids, path = tokens.tolist(), [0]
     while True:
-        left = probabilities(logits[path[-1]], temperature)
-        accepted = _first_accepted(children[path[-1]], ids, left, generator)
+        left = probabilities(logits[path[-1]], sampling)
+        children = (parents == path[-1]).nonzero().flatten().tolist()
+        accepted = _first_accepted(children, ids, left, generator)
         if accepted is None:
             return Verdict(path, draw(left, generator))
         path.append(accepted)

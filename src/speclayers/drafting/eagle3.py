@@ -32,7 +32,7 @@ class Eagle3Drafter:
         """Bind a head to its target."""
         self.name = name
         self.layers = tuple(head.config.layers)
-        self.nodes = shape.nodes
+        self.nodes = self.rows = shape.nodes
         self.depth = shape.depth
         self._target = target
         self._head = head

@@ -43,6 +43,9 @@ class HeadConfig(Section):
     rms_norm_eps: float = Field(description="Epsilon of the norms.")
     activation: str = Field(description="Activation of the MLP, as transformers names it.")
     max_positions: int = Field(description="Longest sequence, the target's.")
+    norm_before_residual: bool = Field(
+        False, description="The residual is the normed hidden state; in some heads trained elsewhere."
+    )
     norm_before_fc: bool = Field(False, description="One norm over the concatenated states, before fc.")
     fc_norm: bool = Field(False, description="A norm for each layer's states, before fc.")
     norm_output: bool = Field(False, description="Later steps are fed the output behind the final norm.")
@@ -52,7 +55,9 @@ class HeadConfig(Section):
     seed: int = Field(description="Seed of weights and order.")
     fingerprint: str = Field(description="Fingerprint of the training's settings and code.")
     vocabulary_hash: str = Field(description="Hash of the draft vocabulary's target ids.")
-    coverage: float = Field(description="Share of training response tokens inside the draft vocabulary.")
+    coverage: float | None = Field(
+        description="Share of training response tokens inside the draft vocabulary; null if trained elsewhere."
+    )
     initialised_from_target: tuple[str, ...] = Field((), description="Tensors that started from the target's weights.")
     started_from: str | None = Field(None, description="Head whose weights it started from; null when from scratch.")
     percent: int | None = Field(
@@ -137,6 +142,7 @@ class DraftLayer(nn.Module):
         self.mlp = DraftMLP(config)
         self.input_layernorm = nn.RMSNorm(config.width, eps=config.rms_norm_eps)
         self.hidden_norm = nn.RMSNorm(config.width, eps=config.rms_norm_eps)
+        self.norm_before_residual = config.norm_before_residual
         self.post_attention_layernorm = nn.RMSNorm(config.width, eps=config.rms_norm_eps)
 
     def attention_inputs(self, hidden: Tensor, embeddings: Tensor) -> Tensor:
@@ -144,8 +150,8 @@ class DraftLayer(nn.Module):
         return torch.cat((self.input_layernorm(embeddings), self.hidden_norm(hidden)), dim=-1)
 
     def finish(self, hidden: Tensor, attended: Tensor) -> Tensor:
-        """Add attention to the un-normed hidden state, then the MLP: (…, width)."""
-        residual = hidden + attended
+        """Add attention to the hidden state, un-normed unless `norm_before_residual`, then the MLP: (…, width)."""
+        residual = (self.hidden_norm(hidden) if self.norm_before_residual else hidden) + attended
         finished: Tensor = residual + self.mlp(self.post_attention_layernorm(residual))
         return finished
 
@@ -212,7 +218,7 @@ class Eagle3Head(nn.Module):
         """Return the output (…, width) that `logits` reads and later steps are fed.
 
         Args:
-            hidden: (…, width) what the step was fed; un-normed it is the residual.
+            hidden: (…, width) what the step was fed, the residual.
             attended: (…, width) the attention's output.
         """
         output = self.midlayer.finish(hidden, attended)

@@ -23,7 +23,7 @@ from speclayers.drafting.processes import Processes
 from speclayers.drafting.step_sums import StepSums
 from speclayers.drafting.training_data import Reading, TrainingData, sequence_order, trained_responses
 from speclayers.drafting.training_log import Progress, TrainingLog
-from speclayers.drafting.ttt import StepMetrics, ttt_loss
+from speclayers.drafting.ttt import Execution, StepMetrics, ttt_loss
 from speclayers.drafting.vocabulary import choose_vocabulary
 from speclayers.errors import UserError
 from speclayers.names import HeadName
@@ -248,7 +248,7 @@ class Trainer:
                 self._draft.step_decay,
                 self._draft.loss,
                 shares,
-                recompute=self._draft.activation_checkpointing,
+                Execution(recompute=self._draft.activation_checkpointing, fuse=self._draft.compile),
             )
         if not bool(torch.isfinite(loss)):
             raise UserError(

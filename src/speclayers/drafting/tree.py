@@ -8,6 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from speclayers.errors import UserError
+from speclayers.names import ShapeName
+
 
 class TreeShape(NamedTuple):
     """How large a draft tree may grow.
@@ -21,6 +24,24 @@ class TreeShape(NamedTuple):
     nodes: int
     depth: int
     top_k: int
+
+
+def shape_of(name: ShapeName, depth: int, top_k: int) -> TreeShape:
+    """Return the shape of a tree, or of a chain, which is as deep as its nodes allow and tries one child a node.
+
+    Args:
+        name: Nodes, and whether they are a chain.
+        depth: Longest drafted path of a tree, in tokens.
+        top_k: Children tried for each node of a tree.
+
+    Raises:
+        UserError: The tree has too few nodes for its depth.
+    """
+    if name.chain:
+        return TreeShape(name.nodes, name.nodes - 1, 1)
+    if depth > name.nodes - 1:
+        raise UserError(f"depth: {depth} is more than a tree of {name.nodes} nodes can hold below its root")
+    return TreeShape(name.nodes, depth, top_k)
 
 
 class Beams(NamedTuple):

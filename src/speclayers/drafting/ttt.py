@@ -10,6 +10,7 @@ head run on *response slots* alone. These are the slots from the prompt's last p
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +21,21 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 from speclayers.config import Loss
 from speclayers.drafting.head import Eagle3Head, causal_mask
 from speclayers.drafting.losses import compare
+
+
+class Execution(NamedTuple):
+    """How attention, logits and their loss are computed, which are most of a step; none of it changes their values.
+
+    Args:
+        recompute: Compute them again in the backward pass, so that little need be kept until then.
+        fuse: Compile them with `torch.compile` at their first call.
+    """
+
+    recompute: bool = False
+    fuse: bool = False
+
+
+PLAIN = Execution()
 
 
 class TTTSequence(NamedTuple):
@@ -107,7 +123,7 @@ def counted_slots(ids: Tensor, response_start: int, stop_ids: Collection[int], s
 
 
 def ttt_outputs(
-    head: Eagle3Head, sequences: Sequence[TTTSequence], steps: int, recompute: bool = False
+    head: Eagle3Head, sequences: Sequence[TTTSequence], steps: int, execution: Execution = PLAIN
 ) -> list[Tensor]:
     """Return what the head puts out at every step: what `logits` reads and the next step is fed.
 
@@ -119,13 +135,13 @@ def ttt_outputs(
         head: The draft head.
         sequences: The batch; nothing is padded.
         steps: Number of TTT steps.
-        recompute: Whether attention is computed again in the backward pass, so that its weights need not be kept.
+        execution: How attention is computed.
 
     Returns:
         One (response slots of all sequences, width) tensor per step.
     """
     layer = head.midlayer
-    attention = _SlotAttention(head, sequences, recompute)
+    attention = _SlotAttention(head, sequences, execution)
     fused = head.fuse(torch.cat([s.states for s in sequences]))
     inputs = layer.attention_inputs(fused, torch.cat([s.embeddings[1:] for s in sequences]))
     attention.add_prefix(inputs)
@@ -152,9 +168,9 @@ class _SlotAttention:
     so nothing is padded and no mask grows with the batch.
     """
 
-    def __init__(self, head: Eagle3Head, sequences: Sequence[TTTSequence], recompute: bool) -> None:
+    def __init__(self, head: Eagle3Head, sequences: Sequence[TTTSequence], execution: Execution) -> None:
         self._head = head
-        self._recompute = recompute
+        self._execution = execution
         self._attention = head.midlayer.self_attn
         self._slots = [s.slots for s in sequences]
         self._first = [s.first_slot for s in sequences]
@@ -190,7 +206,7 @@ class _SlotAttention:
             for own, pair in zip(self._own, new, strict=True):
                 own.append(pair)
         attended = [
-            _call(self._recompute, slot_attention, query, prefix, tuple(own), mask)
+            _call(self._execution, slot_attention, query, prefix, tuple(own), mask)
             for query, prefix, own, mask in zip(queries, self._prefix, self._own, self._masks, strict=True)
         ]
         return self._attention.output(torch.cat(attended, dim=1)[None])[0]
@@ -227,11 +243,17 @@ def slot_attention(
     return attended.reshape(heads, rows, head_dim)
 
 
-def _call(recompute: bool, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function; on request keep its arguments only, and call it again in the backward pass."""
-    if not recompute:
-        return function(*arguments)
-    return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)  # nothing draws numbers
+@cache
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    compiled: Callable[..., Any] = torch.compile(function, dynamic=True)  # sequences differ in length
+    return compiled
+
+
+def _call(execution: Execution, function: Callable[..., Any], *arguments: Any) -> Any:
+    called = _compiled(function) if execution.fuse else function
+    if not execution.recompute:
+        return called(*arguments)
+    return checkpoint(called, *arguments, use_reentrant=False, preserve_rng_state=False)  # nothing draws numbers
 
 
 def ttt_loss(
@@ -241,7 +263,7 @@ def ttt_loss(
     decay: float,
     loss: Loss = "cross_entropy",
     shares: Sequence[float] | None = None,
-    recompute: bool = False,
+    execution: Execution = PLAIN,
 ) -> tuple[Tensor, list[StepMetrics]]:
     """Return the loss Σ_j decay^j · mean_j and what is logged of each step.
 
@@ -255,13 +277,13 @@ def ttt_loss(
         decay: Weight of a step against the one before it.
         loss: Loss of a slot, see `compare`.
         shares: For each step, this batch's share of the slots whose losses are averaged; 1 when not given.
-        recompute: Whether attention, logits and their loss are computed again in the backward pass, to save memory.
+        execution: How attention, logits and their loss are computed.
     """
     counted = [rows.nonzero()[:, 0] for rows in targets.counted]
-    outputs = ttt_outputs(head, sequences, len(counted), recompute)
+    outputs = ttt_outputs(head, sequences, len(counted), execution)
     drafted = torch.cat([output[rows] for output, rows in zip(outputs, counted, strict=True)])
     compared_rows = torch.cat([rows + step for step, rows in enumerate(counted)])
-    compared = _call(recompute, _compare, head, drafted, targets, compared_rows, loss)
+    compared = _call(execution, _compare, head, drafted, targets, compared_rows, loss)
     by_step = zip(*(torch.split(column, [len(rows) for rows in counted]) for column in compared), strict=True)
     total = targets.full.new_zeros(())
     metrics = []

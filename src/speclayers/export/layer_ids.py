@@ -25,7 +25,10 @@ class Engine(NamedTuple):
         key: Where the ids are written.
         convention: What an id means, in words.
         offset: Id minus layer index.
+        first_captured: Whether layer 0, the embedding's output, can be captured.
         last_captured: Whether layer N can be captured.
+        least: Fewest layers that it serves as they are.
+        most: Most layers that it serves; no limit when not given.
         fewer: What to do with fewer than three layers.
         more: What to do with more than three layers.
     """
@@ -34,7 +37,10 @@ class Engine(NamedTuple):
     key: str
     convention: str
     offset: int
+    first_captured: bool
     last_captured: bool
+    least: int
+    most: int | None
     fewer: str
     more: str
 
@@ -46,6 +52,7 @@ class Engine(NamedTuple):
 EXPECTED = 3
 _PAD = "pad the head to three layers with zero columns of fc, which changes no output"
 _WIDTH = "also write num_aux_hidden_states, since the ids alone do not set the width of fc"
+_SAME = "id l is layer l here; id N is the last block's output before the final norm"
 
 ENGINES = {
     "eagle": Engine(
@@ -53,18 +60,36 @@ ENGINES = {
         key="none: replace the indices 2, N // 2 and N - 3 in the target's modelling code",
         convention="id l is the state that enters decoder block l counted from 0, which is layer l here",
         offset=0,
+        first_captured=False,
         last_captured=False,
+        least=EXPECTED,
+        most=EXPECTED,
         fewer=f"its fc reads three layers: {_PAD}",
         more="its fc reads three layers: it cannot serve more",
     ),
     "vllm": Engine(
-        name="vLLM, speculators",
+        name="vLLM",
         key="eagle_aux_hidden_state_layer_ids",
-        convention="id l is layer l here; id N is the last block's output before the final norm",
+        convention=_SAME,
         offset=0,
+        first_captured=True,
         last_captured=True,
+        least=1,
+        most=None,
         fewer=_WIDTH,
         more=_WIDTH,
+    ),
+    "speculators": Engine(
+        name="speculators",
+        key="eagle_aux_hidden_state_layer_ids",
+        convention=_SAME,
+        offset=0,
+        first_captured=True,
+        last_captured=True,
+        least=1,
+        most=None,
+        fewer="vLLM needs num_aux_hidden_states inside transformer_layer_config, too",
+        more="vLLM needs num_aux_hidden_states inside transformer_layer_config, too",
     ),
     "sglang": Engine(
         name="SGLang, SpecForge",
@@ -74,12 +99,20 @@ ENGINES = {
             " its models have added 1 only where the first id is 1: check the acceptance length"
         ),
         offset=-1,
+        first_captured=False,
         last_captured=False,
+        least=2,
+        most=None,
         fewer=f"it skips fc for one layer, and SpecForge trains three only: {_PAD}",
         more=f"{_WIDTH}; SpecForge trains three only",
     ),
 }
 """Engines by the name that files use."""
+
+
+def eagle_layers(n_layers: int) -> tuple[int, ...]:
+    """Return the layers that EAGLE-3's code captures and that engines fall back to: 2, N // 2, N - 3."""
+    return (2, n_layers // 2, n_layers - 3)
 
 
 def obstacle(engine: str, layers: Sequence[int], n_layers: int) -> str:
@@ -91,11 +124,36 @@ def obstacle(engine: str, layers: Sequence[int], n_layers: int) -> str:
         n_layers: Number of decoder blocks N.
     """
     found = ENGINES[engine]
-    if min(layers) < 1:
+    if min(layers) < 1 and not found.first_captured:
         return "layer 0, the embedding's output, is not captured"
     if max(layers) == n_layers and not found.last_captured:
         return f"layer {n_layers}, the last block's output, is never captured: states are taken as they enter a block"
     return ""
+
+
+def served_layers(engine: str, layers: Sequence[int], n_layers: int) -> tuple[int, ...]:
+    """Return the layers that an engine is told to capture: those of the head, padded where it takes no fewer.
+
+    Padding prefers the layers that engines capture by default, so that a head of some of these needs no others.
+
+    Args:
+        engine: A key of ENGINES.
+        layers: Layer indices that the head reads, distinct.
+        n_layers: Number of decoder blocks N.
+
+    Raises:
+        UserError: The engine does not serve so many layers, or there are too few to pad with.
+    """
+    found = ENGINES[engine]
+    if found.most is not None and len(layers) > found.most:
+        raise UserError(f"{found.name} cannot serve {len(layers)} layers: {found.more}")
+    if len(layers) >= found.least:
+        return tuple(sorted(layers))
+    spare = [layer for layer in eagle_layers(n_layers) if 1 <= layer < n_layers]
+    spare = [layer for layer in dict.fromkeys((*spare, *range(1, n_layers))) if layer not in layers]
+    if len(layers) + len(spare) < EXPECTED:
+        raise UserError(f"{found.name} cannot serve {len(layers)} layers: {n_layers} blocks are too few to pad with")
+    return tuple(sorted((*layers, *spare[: EXPECTED - len(layers)])))
 
 
 def layer_ids(engine: str, layers: Sequence[int], n_layers: int) -> list[int]:
@@ -119,3 +177,8 @@ def layer_ids(engine: str, layers: Sequence[int], n_layers: int) -> list[int]:
     if reason := obstacle(engine, layers, n_layers):
         raise UserError(f"{ENGINES[engine].name} cannot serve layers {sorted(layers)}: {reason}")
     return [layer + ENGINES[engine].offset for layer in sorted(layers)]
+
+
+def layers_of_ids(engine: str, ids: Sequence[int]) -> tuple[int, ...]:
+    """Return the layer indices that an engine's ids mean, in their order."""
+    return tuple(number - ENGINES[engine].offset for number in ids)

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
-from pydantic import ValidationError
 
 from speclayers.config import Section, SelectorConfig, nearest
 from speclayers.errors import UserError
 from speclayers.names import Layers
+from speclayers.reading import checked_options
 from speclayers.selection import selectors
 from speclayers.selection.layer_geometry import LayerGeometry
 
@@ -144,7 +144,7 @@ def requests(configs: Sequence[SelectorConfig], n_layers: int) -> list[Request]:
     found = []
     for config in configs:
         selector = find_selector(config.name)
-        options = _checked_options(config, selector)
+        options = checked_options(f"selection.selectors.{config.name}", selector.options, config.options)
         _check_sizes(config, selector, n_layers)
         if len(config.seeds) > 1 and not selector.seeded:
             raise UserError(
@@ -153,21 +153,6 @@ def requests(configs: Sequence[SelectorConfig], n_layers: int) -> list[Request]:
             )
         found += [Request(config, selector, options, k, seed) for k in config.k for seed in config.seeds]
     return found
-
-
-def _checked_options(config: SelectorConfig, selector: Selector[Any]) -> Section:
-    where = f"selection.selectors.{config.name}.options"
-    try:
-        options: Section = selector.options.model_validate(config.options)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join([where, *(str(step) for step in first["loc"])])
-        if first["type"] == "extra_forbidden":
-            known = list(selector.options.model_fields)
-            hint = nearest(str(first["loc"][-1]), known)
-            raise UserError(f"{key}: unknown option; known are {', '.join(known) or 'none'}{hint}") from None
-        raise UserError(f"{key}: {first['msg']}, found {first['input']!r}") from None
-    return options
 
 
 def _check_sizes(config: SelectorConfig, selector: Selector[Any], n_layers: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -88,32 +90,58 @@ class PreallocatedCache(Cache):
     Args:
         target: The model whose keys and values it holds.
         capacity: Tokens per sequence, padding and draft nodes included.
-        nodes: How many of them are nodes of a draft tree, which share positions.
+        rows: How many of them are rows of a verifying pass, which may share positions.
 
     Raises:
         UserError: The model has blocks that keep no keys and values of every position, or attends in a
             window shorter than the sequence.
     """
 
-    def __init__(self, target: Target, capacity: int, nodes: int = 0) -> None:
+    def __init__(self, target: Target, capacity: int, rows: int = 0) -> None:
         """Prepare the blocks' buffers; they are allocated at the first forward pass."""
         window = attention_window(target)
-        if window is not None and capacity - nodes > window:
+        if window is not None and capacity - rows > window:
             raise UserError(
-                f"{target.name}: a sequence of {capacity - nodes} tokens exceeds its sliding window of {window}; "
+                f"{target.name}: a sequence of {capacity - rows} tokens exceeds its sliding window of {window}; "
                 "lower max_prompt_tokens or max_new_tokens"
             )
         self._blocks = [_PreallocatedLayer(capacity) for _ in range(target.n_layers)]
         super().__init__(layers=list(self._blocks))
         self.capacity = capacity
+        self._verified = 0
+
+    # Inside a session blocks may be skipped, block 0 among them, so the longest one says where the next row stands.
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Return the number of rows in the blocks that hold most."""
+        return max(block.length for block in self._blocks)
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        """Return how many columns a mask has with `query_length` rows more, and the first one's position."""
+        return self.get_seq_length() + query_length, 0
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """Lend the cache: rows that some or all blocks append inside are forgotten at its end, also after an exception.
+
+        Rows from before the session cannot be cropped inside it.
+        """
+        lengths = [block.length for block in self._blocks]
+        outer, self._verified = self._verified, max(lengths)
+        try:
+            yield
+        finally:
+            for block, length in zip(self._blocks, lengths, strict=True):
+                block.length = length
+            self._verified = outer
 
     def crop_to(self, length: int) -> None:
         """Forget everything from position `length` on."""
         current = self.get_seq_length()
-        if not 0 <= length <= current:
+        if not self._verified <= length <= current:
             raise ValueError(f"cannot crop a cache of {current} tokens to {length}")
         for block in self._blocks:
-            block.length = length
+            block.length = min(block.length, length)  # a skipped block holds fewer
 
     def keep_rows(self, start: int, rows: torch.Tensor) -> None:
         """Compact the tail: move `rows` to start, start + 1, … and forget the other rows from `start` on.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatch
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
@@ -74,30 +74,38 @@ def _bring(spec: FetchSpec, name: str, staging: Path, patterns: tuple[str, ...])
 # ---------------------------------------------------------------- hub
 
 
-def _from_hub(source: HubSource, name: str, staging: Path, patterns: tuple[str, ...]) -> Provenance:
-    where = f"models.{name}.source"
+def hub_snapshot(where: str, repo: str, revision: str, patterns: Sequence[str]) -> Path:
+    """Download files of a repository's root and return their folder in the hub's cache.
+
+    Args:
+        where: Key of the config that names the repository, for messages.
+        repo: Repository id.
+        revision: Branch, tag or commit.
+        patterns: Names of the files to download.
+
+    Raises:
+        UserError: The repository or revision does not exist, is gated, or cannot be reached.
+    """
     try:
         # The hub's own cache resumes an interrupted download.
-        snapshot = Path(
-            snapshot_download(
-                source.repo, revision=source.revision, allow_patterns=list(patterns), ignore_patterns=["*/*"]
-            )
-        )
+        return Path(snapshot_download(repo, revision=revision, allow_patterns=list(patterns), ignore_patterns=["*/*"]))
     except GatedRepoError:
         raise UserError(
-            f"{where}.repo: {source.repo} is gated; accept its licence on the hub and run `hf auth login`"
+            f"{where}.repo: {repo} is gated; accept its licence on the hub and run `hf auth login`"
         ) from None
     except RevisionNotFoundError:
-        raise UserError(f"{where}.revision: {source.repo} has no revision {source.revision}") from None
+        raise UserError(f"{where}.revision: {repo} has no revision {revision}") from None
     except (RepositoryNotFoundError, HFValidationError):
-        raise UserError(
-            f"{where}.repo: the hub has no model {source.repo}, or it is private (run `hf auth login`)"
-        ) from None
+        raise UserError(f"{where}.repo: the hub has no model {repo}, or it is private (run `hf auth login`)") from None
     except (LocalEntryNotFoundError, OfflineModeIsEnabled, HfHubHTTPError, OSError) as error:
         raise UserError(
-            f"{where}.repo: {source.repo} cannot be downloaded ({type(error).__name__}); check the connection, "
-            "or give a folder instead (source: {kind: folder, path: …})"
+            f"{where}.repo: {repo} cannot be downloaded ({type(error).__name__}); check the connection, "
+            "or give a folder instead (path: …)"
         ) from error
+
+
+def _from_hub(source: HubSource, name: str, staging: Path, patterns: tuple[str, ...]) -> Provenance:
+    snapshot = hub_snapshot(f"models.{name}.source", source.repo, source.revision, patterns)
     _copy_files(snapshot, staging, patterns, _link_or_copy)
     return Provenance(source.model_dump(mode="json"), snapshot.name, _card_licence(staging))
 

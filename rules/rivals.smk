@@ -1,0 +1,62 @@
+"""Drafters that need no head: measured like the heads, on the same questions."""
+
+
+rule measure_rival:
+    input:
+        unpack(needs_of),
+        baseline=layout.baseline("{model}", "0"),
+        target=layout.manifest("{model}"),
+    output:
+        cycles=layout.acceptance("{model}", "{rival}", "{temperature}", "{nodes}", "cycles"),
+        turns=layout.acceptance("{model}", "{rival}", "{temperature}", "{nodes}", "turns"),
+    log:
+        layout.log("measure_rival", "{model}", "{rival}", "T{temperature}-n{nodes}"),
+    benchmark:
+        layout.benchmark("measure_rival", "{model}", "{rival}", "T{temperature}-n{nodes}")
+    conda:
+        "../envs/model.yaml"
+    resources:
+        mem_mb=memory_of("measure_rival"),
+        runtime=minutes_of("measure_rival"),
+        gpu=gpus_of("measure_rival"),
+    params:
+        spec=rival_spec("measure_rival"),
+        identity=rival_identity("measure_rival"),
+        target=folder_of("target"),
+        needs=needs_options,
+        work=lambda wildcards: layout.work(wildcards.model, f"{wildcards.rival}-T{wildcards.temperature}"),
+    shell:
+        "python scripts/measure_rival.py --spec {params.spec:q} --model {wildcards.model}"
+        " --fingerprint {params.identity} --threads {threads} --target {params.target} --rival {wildcards.rival}"
+        " {params.needs} --baseline {input.baseline} --temperature {wildcards.temperature}"
+        " --work {params.work} --cycles {output.cycles} --turns {output.turns} > {log} 2>&1"
+
+
+rule time_rival:
+    input:
+        unpack(needs_of),
+        baseline=layout.baseline("{model}", "0"),
+        target=layout.manifest("{model}"),
+    output:
+        speed=layout.speed("{model}", "{rival}", "{temperature}", "{nodes}"),
+    log:
+        layout.log("time_rival", "{model}", "{rival}", "T{temperature}-n{nodes}"),
+    benchmark:
+        layout.benchmark("time_rival", "{model}", "{rival}", "T{temperature}-n{nodes}")
+    conda:
+        "../envs/model.yaml"
+    threads: whole_machine
+    resources:
+        mem_mb=memory_of("time_rival"),
+        runtime=minutes_of("time_rival"),
+        gpu=gpus_of("time_rival"),
+    params:
+        spec=rival_spec("time_rival"),
+        identity=rival_identity("time_rival"),
+        target=folder_of("target"),
+        needs=needs_options,
+    shell:
+        "python scripts/time_rival.py --spec {params.spec:q} --model {wildcards.model}"
+        " --fingerprint {params.identity} --threads {threads} --target {params.target} --rival {wildcards.rival}"
+        " {params.needs} --baseline {input.baseline} --temperature {wildcards.temperature}"
+        " --output {output.speed} > {log} 2>&1"

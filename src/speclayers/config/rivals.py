@@ -1,0 +1,39 @@
+"""Drafters that are measured beside the heads: rivals without a head's training, and their controls."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from speclayers.config.section import Name, Section, Seeds
+from speclayers.names import RIVAL_KIND_PATTERN, RIVAL_VARIANT_PATTERN, RivalName
+
+
+class RivalConfig(Section):
+    """One drafter with its options."""
+
+    name: Annotated[str, Field(pattern=f"^{RIVAL_KIND_PATTERN}$")] = Field(
+        description="Drafter, the name of a file in drafting/rivals."
+    )
+    variant: Annotated[str, Field(pattern=f"^{RIVAL_VARIANT_PATTERN}$")] | None = Field(
+        None, description="Tells apart several entries of one drafter; becomes part of its runs' names."
+    )
+    draft_length: int = Field(
+        8, ge=1, le=1023, description="Most tokens that it drafts in a row; its trees have one node more, the root."
+    )
+    seeds: Seeds | None = Field(None, description="Seeds, for drafters that draw at random: one run each.")
+    models: list[Name] | None = Field(
+        None, min_length=1, description="Models it drafts for; all of the study when not given."
+    )
+    options: dict[str, Any] = Field(default_factory=dict, description="Options of this drafter, checked by it.")
+
+    @property
+    def nodes(self) -> int:
+        """Most nodes of its trees, the root counted."""
+        return self.draft_length + 1
+
+    def runs(self) -> list[RivalName]:
+        """Return the names of its runs, one for each seed."""
+        label = RivalName(self.name, self.variant)
+        return [label] if self.seeds is None else [label._replace(seed=seed) for seed in self.seeds]

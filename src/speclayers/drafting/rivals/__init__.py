@@ -1,0 +1,1 @@
+"""Drafters that need no head, a file each; the file's name is the drafter's."""

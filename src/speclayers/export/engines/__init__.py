@@ -1,0 +1,1 @@
+"""One file an engine: the folder that it serves a head from."""

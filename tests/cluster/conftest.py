@@ -1,0 +1,146 @@
+"""A real SLURM of one node with two pretend GPUs, and workspaces whose jobs go through it."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.integration.conftest import ROOT, Workspace, link_weights
+
+HERE = Path(__file__).parent
+FAST = ("--slurm-init-seconds-before-status-checks", "1", "--seconds-between-status-checks", "1")
+STUDY = ("--configfile", "studies/smoke.yaml", "studies/cluster.yaml")  # last: it takes all words behind it
+SMALL = {"OMP_NUM_THREADS": "1"}
+WAIT = 1200
+"""Seconds until a test gives up; a machine with nothing else to do needs a tenth."""
+
+
+def command(*words: str) -> str:
+    """Run a command of SLURM and return what it prints."""
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+class Pretend:
+    """The cluster, in one set-up at a time."""
+
+    def __init__(self):
+        self._mode = None
+        self._run("install")
+
+    def _run(self, *words: str) -> None:
+        subprocess.run(["bash", HERE / "cluster.sh", *words], check=True)
+
+    def start(self, mode: str) -> None:
+        """Start it, plain or with accounting, unless it runs so already."""
+        if mode != self._mode:
+            self._run("start", mode)
+            self._mode = mode
+
+    def stop(self) -> None:
+        self._run("stop")
+
+
+class ClusterWorkspace(Workspace):
+    """A workspace with the link `slurm`, and a study that asks for GPUs."""
+
+    def __init__(self, folder: Path):
+        super().__init__(folder)
+        shutil.copy(HERE / "study.yaml", folder / "studies/cluster.yaml")
+
+    def slurm(self, *words: str, study: tuple[str, ...] = STUDY) -> subprocess.CompletedProcess[str]:
+        """Run the workflow as its README says, only asking SLURM for news more often."""
+        return self.run("snakemake", *words, "--profile", "slurm", *FAST, *study, **SMALL)
+
+    @contextmanager
+    def running_slurm(self, *words: str, study: tuple[str, ...] = STUDY) -> Iterator[subprocess.Popen[bytes]]:
+        """The same in the background, both streams in the file `run.log`; it ends well, or is interrupted."""
+        call = [str(Path(sys.executable).parent / "snakemake"), *words, "--profile", "slurm", *FAST, *study]
+        with (self.folder / "run.log").open("w") as log:
+            run = subprocess.Popen(call, cwd=self.folder, stdout=log, stderr=subprocess.STDOUT, env=os.environ | SMALL)
+        try:
+            yield run
+            assert run.wait(timeout=WAIT) == 0, (self.folder / "run.log").read_text()[-6000:]
+        finally:
+            if run.poll() is None:
+                run.send_signal(signal.SIGINT)  # it cancels its jobs
+                run.wait()
+
+
+class Job(NamedTuple):
+    """A job as Snakemake announced it."""
+
+    rule: str
+    local: bool
+    resources: dict[str, str]
+    slurm_id: str | None
+
+
+def announced(output: str) -> list[Job]:
+    """The jobs that a run executed, with the id that SLURM gave each."""
+    submitted = dict(re.findall(r"^Job (\d+) has been submitted with SLURM jobid (\d+)", output, re.MULTILINE))
+    blocks = re.findall(r"^(local)?(?:rule|checkpoint) (\w+):\n((?: {4}.*\n)+)", output, re.MULTILINE)
+    return [Job(rule, bool(local), *_of_block(block, submitted)) for local, rule, block in blocks]
+
+
+def _of_block(block: str, submitted: dict[str, str]) -> tuple[dict[str, str], str | None]:
+    fields = dict(re.findall(r"^ {4}(\w+): (.*)$", block, re.MULTILINE))
+    pairs = (pair.split("=", 1) for pair in fields.get("resources", "").split(", ") if "=" in pair)
+    return dict(pairs), submitted.get(fields.get("jobid", "0"))
+
+
+@pytest.fixture(scope="session")
+def pretend():
+    """The cluster, installed; stopped at the end."""
+    cluster = Pretend()
+    yield cluster
+    cluster.stop()
+
+
+class Finished(NamedTuple):
+    """A smoke study that ran through SLURM with accounting."""
+
+    space: ClusterWorkspace
+    jobs: list[Job]
+    records: dict[str, dict[str, str]]
+
+
+SACCT = ("JobID", "Comment", "State", "AllocTRES", "TimelimitRaw", "Partition")
+
+
+@pytest.fixture(scope="session")
+def finished(pretend, tmp_path_factory):
+    """The smoke study, from nothing to its report; tests leave it as it is."""
+    pretend.start("accounting")
+    space = ClusterWorkspace(tmp_path_factory.mktemp("cluster"))
+    done = space.slurm("--slurm-status-command", "sacct")
+    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
+    rows = command("sacct", "-X", "-P", "-n", "-o", ",".join(SACCT)).splitlines()
+    records = {row.split("|")[0]: dict(zip(SACCT, row.split("|"), strict=True)) for row in rows}
+    return Finished(space, announced(done.stdout + done.stderr), records)
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+    """A copy of the finished study that a test may change."""
+    folder = tmp_path / "copy"
+    shutil.copytree(finished.space.folder, folder, symlinks=True, copy_function=link_weights)
+    space = object.__new__(ClusterWorkspace)
+    space.folder = folder
+    return space
+
+
+def documented(text: str) -> str:
+    """Return a message, having checked that the page about clusters tells of it in the same words."""
+    page = (ROOT / "docs/clusters.md").read_text()
+    assert text in page, f"docs/clusters.md does not hold: {text}"
+    return text
