@@ -61,6 +61,12 @@ def test_few_questions_have_a_value_and_no_limits():
     assert tau_interval(counts(few), "tau_question", PLAN).low < 3.0
 
 
+def test_limits_of_tau_stop_at_one():
+    skewed = tau_interval(counts([1.0, 1.0, 1.1, 1.1, 1.2, 9.0]), "tau_question", PLAN)
+    assert skewed.low == 1.0
+    assert skewed.high > 6
+
+
 def test_nothing_measured_is_not_a_number():
     empty = Counts(np.zeros((1, 2)), np.zeros((1, 2)))
     assert math.isnan(tau_interval(empty, "tau_pooled", PLAN).value)

@@ -208,12 +208,13 @@ def _interval(value: float, influence: Floats, plan: Resampling) -> Interval:
 def tau_interval(counts: Counts, metric: Metric, plan: Resampling) -> Interval:
     """Estimate τ, averaged over training seeds, with a bootstrap interval over questions.
 
-    A question's turns and seeds are resampled together.
+    A question's turns and seeds are resampled together. Every verification emits a token, so limits stop at 1.
     """
     counts = counts.at(counts.measured())
     if counts.cycles.shape[1] == 0:
         return Interval(np.nan, np.nan, np.nan)
-    return _interval(float(tau_by_seed(counts, metric).mean()), _influence(counts, metric), plan)
+    found = _interval(float(tau_by_seed(counts, metric).mean()), _influence(counts, metric), plan)
+    return found._replace(low=float(np.maximum(found.low, 1)))
 
 
 def paired_spread(ours: Counts, reference: Counts, metric: Metric) -> Spread:
