@@ -336,7 +336,9 @@ def test_limits_of_two_questions_are_not_drawn(study):
     assert study.categories["questions"].max() == 2
     assert "No limits are drawn, as there are only 2 questions a category" in figure.caption
     assert [mark["mark"]["type"] for mark in figure.chart["layer"]] == ["point"]
-    many = dataclasses.replace(study, categories=study.categories.assign(questions=20))
+    many = dataclasses.replace(
+        study, categories=study.categories.assign(questions=20, tau_pooled_low=1.0, tau_pooled_high=3.0)
+    )
     assert [mark["mark"]["type"] for mark in categories(many, "tiny-qwen3").chart["layer"]] == ["rule", "point"]
 
 

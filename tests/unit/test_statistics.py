@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from speclayers.analysis.statistics import (
-    FEW_QUESTIONS,
+    QUESTIONS_FOR_LIMITS,
     Counts,
     Resampling,
     holm,
-    minimal_detectable,
     paired_difference,
+    paired_spread,
     question_weights,
+    questions_needed,
     rank_correlation,
     ratio_interval,
     speed_up,
@@ -34,6 +35,10 @@ def counts(ratios, cycles=20.0):
     return Counts(ratios * cycles, np.full(ratios.shape, cycles))
 
 
+def compared(ours, reference, metric, plan=PLAN):
+    return paired_difference(paired_spread(ours, reference, metric), plan)
+
+
 def test_both_taus_by_hand():
     made = Counts(emitted=np.array([[6.0, 10.0]]), cycles=np.array([[2.0, 5.0]]))
     assert tau_by_seed(made, "tau_pooled") == pytest.approx([16 / 7])
@@ -46,17 +51,26 @@ def test_a_question_without_a_whole_cycle_is_left_out():
     assert tau_interval(made, "tau_pooled", PLAN).value == pytest.approx(16 / 7)
 
 
-def test_one_question_has_a_value_and_no_limits():
-    interval = tau_interval(counts([[2.0]]), "tau_question", PLAN)
-    assert interval.value == 2.0
+def test_few_questions_have_a_value_and_no_limits():
+    few = np.arange(QUESTIONS_FOR_LIMITS) + 1.0
+    interval = tau_interval(counts(few[1:]), "tau_question", PLAN)
+    assert interval.value == 3.5
     assert math.isnan(interval.low)
     assert math.isnan(interval.high)
+    assert math.isnan(compared(counts(few[1:]), counts(few[:-1]), "tau_question").p)
+    assert tau_interval(counts(few), "tau_question", PLAN).low < 3.0
+
+
+def test_limits_of_tau_stop_at_one():
+    skewed = tau_interval(counts([1.0, 1.0, 1.1, 1.1, 1.2, 9.0]), "tau_question", PLAN)
+    assert skewed.low == 1.0
+    assert skewed.high > 6
 
 
 def test_nothing_measured_is_not_a_number():
     empty = Counts(np.zeros((1, 2)), np.zeros((1, 2)))
     assert math.isnan(tau_interval(empty, "tau_pooled", PLAN).value)
-    assert math.isnan(paired_difference(empty, empty, "tau_pooled", PLAN).value)
+    assert math.isnan(compared(empty, empty, "tau_pooled", PLAN).value)
 
 
 def test_each_resample_draws_as_many_questions_as_there_are():
@@ -67,15 +81,15 @@ def test_each_resample_draws_as_many_questions_as_there_are():
     assert (question_weights(7, 50, 1) != weights).any()
 
 
-def test_the_interval_agrees_with_scipy():
-    values = np.random.default_rng(0).gamma(4, 0.5, 40)
+@pytest.mark.parametrize("questions", [30, 12])
+def test_the_interval_agrees_with_scipy_where_questions_are_many_and_is_wider_where_few(questions):
+    values = np.random.default_rng(0).gamma(4, 0.5, questions)
     plan = Resampling(6000, 0.95, 0)
     ours = tau_interval(counts(values), "tau_question", plan)
-    theirs = stats.bootstrap(
-        (values,), np.mean, n_resamples=6000, method="percentile", rng=np.random.default_rng(1)
-    ).confidence_interval
-    assert ours.low == pytest.approx(theirs.low, abs=0.02)
-    assert ours.high == pytest.approx(theirs.high, abs=0.02)
+    theirs = stats.bootstrap((values,), np.mean, n_resamples=6000, method="BCa", rng=np.random.default_rng(1))
+    low, high = theirs.confidence_interval
+    assert (ours.high - ours.low) / (high - low) == pytest.approx({30: 1.06, 12: 1.25}[questions], abs=0.06)
+    assert (ours.low + ours.high) / 2 == pytest.approx(values.mean())
 
 
 @pytest.mark.parametrize("metric", ["tau_question", "tau_pooled"])
@@ -96,7 +110,7 @@ def test_the_paired_interval_covers_the_truth_and_ignores_what_questions_share()
     for _ in range(300):
         shared = rng.gamma(8, 0.4, size=60) + 1
         ours = shared + 0.1 + rng.normal(0, 0.15, size=60)
-        found = paired_difference(counts(ours), counts(shared), "tau_question", PLAN)
+        found = compared(counts(ours), counts(shared), "tau_question", PLAN)
         covered += found.low <= 0.1 <= found.high
         widths.append(found.high - found.low)
         assert not found.speaks_of_layers
@@ -104,16 +118,36 @@ def test_the_paired_interval_covers_the_truth_and_ignores_what_questions_share()
     assert np.mean(widths) < 2.2 * 1.96 * 0.15 / np.sqrt(60)  # questions themselves vary by 1.1
 
 
-def test_limits_over_few_questions_are_too_narrow_and_over_many_are_not():
-    rounds = 1500
+SKEWED = {"normal": lambda rng, n: rng.standard_normal(n), "gamma": lambda rng, n: rng.gamma(2, 1, n) - 2}
+
+
+@pytest.mark.parametrize("shape", SKEWED)
+@pytest.mark.parametrize("questions", [6, 12])
+def test_limits_over_few_questions_cover_the_truth_where_percentiles_do_not(shape, questions):
+    rounds = 800
     rng = np.random.default_rng(8)
+    ours = percentiles = false_alarms = 0
+    for _ in range(rounds):
+        values = 0.2 * SKEWED[shape](rng, questions)
+        found = compared(counts(3 + values), counts(np.full(questions, 3.0)), "tau_question")
+        ours += found.low <= 0 <= found.high
+        false_alarms += found.p <= 0.05
+        means = question_weights(questions, PLAN.resamples, PLAN.seed) @ values / questions
+        percentiles += np.quantile(means, 0.025) <= 0 <= np.quantile(means, 0.975)
+    assert percentiles / rounds < 0.92 < ours / rounds < 0.98
+    assert false_alarms / rounds == pytest.approx(1 - ours / rounds, abs=0.005)
 
-    def coverage(questions):
-        made = (counts(2 + 0.2 * rng.standard_normal(questions)) for _ in range(rounds))
-        found = (tau_interval(one, "tau_question", PLAN) for one in made)
-        return np.mean([interval.low <= 2 <= interval.high for interval in found])
 
-    assert coverage(12) < 0.93 < coverage(2 * FEW_QUESTIONS)
+def test_many_equal_differences_keep_limits_narrow_and_covering():
+    rng = np.random.default_rng(14)
+    covered, widths = 0, []
+    for _ in range(400):
+        gaps = np.where(rng.random(12) < 0.3, rng.normal(0.1, 0.3, 12), 0)  # no difference at most questions
+        found = compared(counts(3 + gaps), counts(np.full(12, 3.0)), "tau_question")
+        covered += found.low <= 0.03 <= found.high
+        widths.append(found.high - found.low)
+    assert 0.90 <= covered / 400 <= 0.985
+    assert np.mean(widths) < 0.5
 
 
 @pytest.mark.parametrize(("seeds", "spread"), [(3, 0.05), (5, 0.05), (5, 0.0)])
@@ -123,7 +157,7 @@ def test_the_hierarchical_interval_covers_the_truth_over_new_seeds(seeds, spread
     for _ in range(300):
         shared = rng.gamma(8, 0.4, size=(1, 60)) + 1
         ours = shared + 0.1 + rng.normal(0, spread, size=(seeds, 1)) + rng.normal(0, 0.15, size=(1, 60))
-        found = paired_difference(counts(ours), counts(shared + np.zeros((seeds, 1))), "tau_question", PLAN)
+        found = compared(counts(ours), counts(shared + np.zeros((seeds, 1))), "tau_question", PLAN)
         covered += found.low <= 0.1 <= found.high
         assert found.speaks_of_layers
     assert 0.91 <= covered / 300 <= 0.995
@@ -134,8 +168,8 @@ def test_questions_alone_would_be_too_sure_about_layers():
     shared = rng.gamma(8, 0.4, size=(1, 80)) + 1
     ours = shared + np.array([[-0.1], [0.0], [0.1]]) + rng.normal(0, 0.1, size=(1, 80))
     reference = counts(shared + np.zeros((3, 1)))
-    over_seeds = paired_difference(counts(ours), reference, "tau_question", PLAN)
-    two_seeds = paired_difference(counts(ours[:2]), counts(shared + np.zeros((2, 1))), "tau_question", PLAN)
+    over_seeds = compared(counts(ours), reference, "tau_question", PLAN)
+    two_seeds = compared(counts(ours[:2]), counts(shared + np.zeros((2, 1))), "tau_question", PLAN)
     assert two_seeds.high - two_seeds.low < (over_seeds.high - over_seeds.low) / 3
     assert not two_seeds.speaks_of_layers
 
@@ -147,43 +181,78 @@ def test_the_hierarchical_p_value_keeps_its_level_where_holm_needs_it():
     for _ in range(400):
         shared = rng.gamma(8, 0.4, size=(1, 40)) + 1
         ours = shared + rng.normal(0, 0.1, size=(3, 1)) + rng.normal(0, 0.1, size=(1, 40))
-        false_alarms += (
-            paired_difference(counts(ours), counts(shared + np.zeros((3, 1))), "tau_question", plan).p <= 0.01
-        )
+        false_alarms += compared(counts(ours), counts(shared + np.zeros((3, 1))), "tau_question", plan).p <= 0.01
     assert false_alarms <= 12  # 4 expected of 400
 
 
 def test_shapes_that_do_not_pair_are_refused():
     with pytest.raises(ValueError, match="shapes"):
-        paired_difference(counts([[1.0, 2.0]]), counts([[1.0]]), "tau_pooled", PLAN)
+        compared(counts([[1.0, 2.0]]), counts([[1.0]]), "tau_pooled", PLAN)
 
 
 def test_equal_sets_are_not_distinguishable():
     same = counts(np.random.default_rng(0).gamma(4, 0.5, 30) + 1)
-    found = paired_difference(same, same, "tau_pooled", PLAN)
+    found = compared(same, same, "tau_pooled", PLAN)
     assert (found.value, found.p, found.detectable) == (0.0, 1.0, 0.0)
     assert verdict(found.value, holm([found.p])[0], 0.95) == "not distinguishable"
 
 
-def test_the_smallest_difference_is_found_four_times_in_five():
+def drawn_pair(rng, questions, difference, sd=0.2, seeds=1, seed_sd=0.0):
+    shared = rng.gamma(8, 0.4, size=(1, questions)) + 1 + np.zeros((seeds, 1))
+    ours = shared + difference + rng.normal(0, sd, size=(1, questions)) + rng.normal(0, seed_sd, size=(seeds, 1))
+    return counts(ours), counts(shared)
+
+
+@pytest.mark.parametrize("n", [12, 50])
+def test_the_smallest_difference_is_found_four_times_in_five(n):
     rng = np.random.default_rng(9)
-    n, sd = 50, 0.2
-    difference = minimal_detectable(sd / np.sqrt(n), 0.95)
-    assert difference == pytest.approx((1.959964 + 0.841621) * sd / math.sqrt(n), rel=1e-6)
-    found = 0
-    for _ in range(400):
-        shared = rng.gamma(8, 0.4, size=n) + 1
-        ours = shared + difference + rng.normal(0, sd, size=n)
-        found += paired_difference(counts(ours), counts(shared), "tau_question", PLAN).p <= 0.05
-    assert 0.74 <= found / 400 <= 0.87
+    told = np.mean([compared(*drawn_pair(rng, n, 0), "tau_question").detectable for _ in range(200)])
+    assert told == pytest.approx((stats.t.ppf(0.975, n - 1) + 0.84) * 0.2 / math.sqrt(n), rel=0.08)
+    found = [compared(*drawn_pair(rng, n, told), "tau_question").p <= 0.05 for _ in range(400)]
+    assert 0.74 <= np.mean(found) <= 0.88
 
 
-def test_the_detectable_difference_is_that_of_the_paired_differences():
+@pytest.mark.parametrize(("seeds", "seed_sd"), [(1, 0.0), (4, 0.02)])
+def test_as_many_questions_as_the_table_of_power_says_find_the_effect_four_times_in_five(seeds, seed_sd):
     rng = np.random.default_rng(10)
-    shared = rng.gamma(8, 0.4, size=40) + 1
-    ours = shared + rng.normal(0, 0.2, size=40)
-    found = paired_difference(counts(ours), counts(shared), "tau_question", PLAN)
-    assert found.detectable == pytest.approx(minimal_detectable(np.std(ours - shared, ddof=1) / np.sqrt(40), 0.95))
+    effect = 0.12
+    pilots = (drawn_pair(rng, 40, 0.0, 0.3, seeds, seed_sd) for _ in range(100))
+    needed = np.nanmedian([questions_needed(paired_spread(*pair, "tau_question"), effect, 0.95) for pair in pilots])
+    assert 45 <= needed <= 80
+    pairs = (drawn_pair(rng, int(needed), effect, 0.3, seeds, seed_sd) for _ in range(400))
+    assert 0.73 <= np.mean([compared(*pair, "tau_question").p <= 0.05 for pair in pairs]) <= 0.9
+
+
+def test_no_number_of_questions_shows_what_training_seeds_hide():
+    pair = drawn_pair(np.random.default_rng(11), 40, 0.0, 0.1, seeds=3, seed_sd=0.2)
+    assert math.isnan(questions_needed(paired_spread(*pair, "tau_question"), 0.05, 0.95))
+    heads = tuple(Counts(one.emitted[:1], one.cycles[:1]) for one in pair)
+    assert 20 < questions_needed(paired_spread(*heads, "tau_question"), 0.05, 0.95) < 60
+
+
+def test_a_tenth_of_the_effect_needs_a_hundred_times_the_questions():
+    spread = paired_spread(*drawn_pair(np.random.default_rng(12), 60, 0.0), "tau_question")
+    many, more = (questions_needed(spread, effect, 0.95) for effect in (0.02, 0.002))
+    assert more == pytest.approx(100 * many, rel=0.01)
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_false_alarms_are_one_in_twenty_and_pooling_keeps_that(seeds):
+    rng = np.random.default_rng(13)
+    alarms = dict.fromkeys(("tau_question", "tau_pooled"), 0)
+    for _ in range(400):
+        cycles = rng.integers(5, 40, size=(seeds, 24)).astype(float)
+        ease = rng.gamma(2, 0.3, size=(1, 24)) + 1
+        sides = [
+            Counts(
+                cycles * (ease + rng.normal(0, 0.2, (1, 24)) + rng.normal(0, 0.03 * (seeds > 1), (seeds, 1))), cycles
+            )
+            for _ in range(2)
+        ]
+        for metric in alarms:
+            alarms[metric] += compared(*sides, metric).p <= 0.05
+    least = 0.015 if seeds == 1 else 0.002  # Student's t of two degrees of freedom is on the safe side
+    assert all(least <= count / 400 <= 0.085 for count in alarms.values()), alarms
 
 
 def test_holm_by_hand():
@@ -209,8 +278,8 @@ def test_holm_lies_between_p_and_bonferroni_and_keeps_the_order(p):
 
 
 def test_p_is_never_zero_and_never_above_one():
-    assert two_sided_p(np.full(99, 0.5)) == pytest.approx(2 / 100)
-    assert two_sided_p(np.zeros(99)) == 1.0
+    assert two_sided_p(0.5, np.full(99, 0.4)) == pytest.approx(1 / 100)
+    assert two_sided_p(-0.5, np.full(99, -0.5)) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -227,11 +296,11 @@ def test_verdicts_in_words(difference, p, word):
 
 
 def test_a_ratio_is_of_sums_not_of_means():
-    interval = ratio_interval(np.array([1.0, 9.0, 0.0]), np.array([10.0, 10.0, 0.0]), PLAN)
+    interval = ratio_interval(np.array([1.0, 9.0, 5, 4, 6, 0]), np.array([10.0, 10.0, 10, 10, 10, 0]), PLAN)
     assert interval.value == 0.5
-    assert interval.low <= 0.5 <= interval.high
+    assert interval.low < 0.5 < interval.high
     assert math.isnan(ratio_interval(np.zeros(3), np.zeros(3), PLAN).value)
-    assert math.isnan(ratio_interval(np.array([1.0, 0.0]), np.array([2.0, 0.0]), PLAN).low)
+    assert math.isnan(ratio_interval(np.ones(6), np.array([2.0, 2, 2, 2, 0, 0]), PLAN).low)
 
 
 def test_speed_up_by_hand():
@@ -240,11 +309,6 @@ def test_speed_up_by_hand():
     )
     assert interval.value == pytest.approx((12 / 30) / (6 / 20))
     assert math.isnan(speed_up(*(np.zeros(2) for _ in range(4)), PLAN).value)
-
-
-def test_a_question_without_timed_tokens_leaves_the_speed_up_its_limits():
-    interval = speed_up(*(np.array([0.0, value]) for value in (8.0, 20.0, 5.0, 10.0)), PLAN)
-    assert interval.low == interval.value == interval.high == pytest.approx(0.8)
 
 
 def test_the_interval_of_the_speed_up_covers_the_truth():

@@ -14,10 +14,10 @@ import pytest
 
 from speclayers import tables
 from speclayers.analysis import inputs
+from speclayers.analysis.acceptance_page import power, skipped_questions
 from speclayers.analysis.answer import answer
 from speclayers.analysis.drafters import parse_drafter
 from speclayers.analysis.estimates import Measured, align, estimate_differences
-from speclayers.analysis.page_tables import skipped_questions
 from speclayers.analysis.provenance import read_jobs
 from speclayers.analysis.schemas import ESTIMATES, SUMMARIES
 from speclayers.analysis.statistics import Counts, Resampling
@@ -258,6 +258,8 @@ def test_exactness_is_counted_from_the_ids(ids, dtype, verdict):
     found = exactness(Path("turns"), turns, baseline, 0.0, dtype)
     assert found.verdict == verdict
     assert found.identical + found.ties + found.different == 1
+    gap = {"exact": None, "ties": 1e-4, "diverges": 1.0, "different": 1.0 if len(ids) == 3 else None}[verdict]
+    assert found.median_margin == pytest.approx(np.nan if gap is None else gap, nan_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +279,9 @@ def test_a_run_that_says_otherwise_than_its_ids_is_refused():
 
 def test_sampled_turns_are_not_compared():
     turns, baseline = made_turns([1], None)
-    assert exactness(Path("turns"), turns, baseline, 0.5, "float32") == (None, None, None, None, "not applicable")
+    found = exactness(Path("turns"), turns, baseline, 0.5, "float32")
+    assert found[:4] == (None, None, None, None)
+    assert found.verdict == "not applicable"
 
 
 @pytest.mark.parametrize(("dtype", "told"), [("float32", True), ("bfloat16", False)])
@@ -371,6 +375,35 @@ def test_acceptance_by_depth_is_conditional_on_getting_there(built, study):
     row = row[row["model"] == "tiny-qwen3"].iloc[0]
     assert row["reached"] == len(reached)
     assert row["acceptance"] == pytest.approx((reached["accepted"] >= 2).mean())
+    assert row["drafted"] == len(kept)
+    assert row["marginal"] == pytest.approx((kept["accepted"] >= 2).mean())
+    assert 0 <= row["marginal_low"] < row["marginal"] < row["marginal_high"] <= 1
+
+
+def test_tau_by_position_counts_each_cycle_where_it_begins(built, study):
+    cycles = read_table(built / "made-up" / "tiny-qwen3" / "summary" / "cycles.parquet", SUMMARIES["cycles"])
+    cycles = cycles[(cycles["drafter"] == "eagle3.l02-l06-l09.s0") & (cycles["temperature"] == 0)]
+    begins = 1 + cycles.groupby(["question_id", "turn"])["emitted"].cumsum() - cycles["emitted"]
+    rows = study.positions[study.positions["model"] == "tiny-qwen3"]
+    rows = rows[(rows["layer_set"] == "l02-l06-l09") & (rows["temperature"] == 0)]
+    assert rows[["first_position", "last_position"]].to_numpy().tolist() == [[0, 15], [16, 31], [32, 63]]
+    for row in rows.to_dict("records"):
+        kept = cycles[begins.between(row["first_position"], row["last_position"]) & ~cycles["cut_by_budget"]]
+        assert row["tau_pooled"] == pytest.approx(kept["emitted"].sum() / len(kept))
+        assert (row["cycles"], row["questions"]) == (len(kept), kept["question_id"].nunique())
+
+
+def test_smaller_differences_need_more_questions(study):
+    rows = study.power[(study.power["model"] == "tiny-qwen3") & (study.power["metric"] == "tau_question")]
+    assert set(rows["layer_set"]) == {"l01-l02-l03", "l04-l08-l11"}
+    for _, part in rows.groupby(["layer_set", "temperature"]):
+        assert part["relative"].tolist() == [0.01, 0.02, 0.05]
+        assert part["questions_needed"].is_monotonic_decreasing
+        few = part.iloc[-1]
+        assert few["questions_needed"] == pytest.approx(7.849 * (few["spread"] / few["effect"]) ** 2 + 2.9, abs=1.1)
+    table = power(study, "tiny-qwen3")
+    assert table.head[-3:] == ["for 1 %", "for 2 %", "for 5 %"]
+    assert len(table.rows) == 4
 
 
 def test_an_answer_that_ends_at_a_drafted_token_says_nothing_of_deeper_ones(tmp_path):
@@ -571,7 +604,7 @@ def test_the_answer_has_three_lines_and_says_what_cannot_be_said(study):
     assert "not distinguishable from it: {4, 8, 11}" in found
     assert "would probably have gone unnoticed. The verdicts are the same at T = 1, 30 nodes." in found
     assert "only-geometry: no acceptance was measured" in found
-    assert "95 % intervals over 12 questions, too narrow for so few; each set was trained with 1 to 3 seeds" in caveat
+    assert "95 % intervals over 12 questions; each set was trained with 1 to 3 seeds" in caveat
     assert "slower than plain decoding" in caveat
     assert "plain forward passes" in caveat
 

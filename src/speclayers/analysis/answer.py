@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from speclayers.analysis.statistics import FEW_QUESTIONS, SEEDS_FOR_LAYERS
+from speclayers.analysis.statistics import SEEDS_FOR_LAYERS
 from speclayers.analysis.study import HEADLINE_METRIC, Study, of_model, rows_of, settings_of
 from speclayers.analysis.wording import (
     confidence_level,
@@ -171,9 +171,8 @@ def _sample(study: Study) -> str:
     questions = span(study.tau["questions"], "question")
     compared = study.comparisons if len(study.comparisons) else study.tau
     seeds = compared["seeds"]
-    few = ", too narrow for so few" if study.tau["questions"].min() < FEW_QUESTIONS else ""
     told = (
-        f"brackets are {confidence_level(study.confidence)} intervals over {questions}{few}; each set was trained with"
+        f"brackets are {confidence_level(study.confidence)} intervals over {questions}; each set was trained with"
         f" {span(seeds, 'seed')}"
     )
     if seeds.min() >= SEEDS_FOR_LAYERS:

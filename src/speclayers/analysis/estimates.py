@@ -1,8 +1,9 @@
-"""The study's estimates: τ, its differences to the reference, acceptance by category and depth, speed-up."""
+"""The study's estimates: τ, its differences to the reference and their power, acceptance by category, speed-up."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -16,10 +17,10 @@ from speclayers.analysis.statistics import (
     Resampling,
     holm,
     paired_difference,
+    paired_spread,
+    questions_needed,
     rank_correlation,
-    ratio_interval,
     speed_up,
-    tau_by_seed,
     tau_interval,
     verdict,
 )
@@ -28,6 +29,9 @@ from speclayers.names import layers_name
 
 REFERENCE_K = 3
 """The reference selector's set with this many layers is what others are compared with."""
+
+EFFECTS = (0.01, 0.02, 0.05)
+"""Differences, as shares of the reference's τ, whose power is told."""
 
 SET_KEYS = ["model", "layer_set", "temperature", "nodes"]
 
@@ -91,11 +95,13 @@ def _pick(measured: Measured, seeds: list[int], questions: list[int]) -> Counts:
     return Counts(measured.counts.emitted[picked], measured.counts.cycles[picked])
 
 
-def _columns(name: str, interval: Interval) -> dict[str, float]:
+def columns(name: str, interval: Interval) -> dict[str, float]:
+    """Return an estimate and its limits as three columns."""
     return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
 
 
-def _sets(counts: pd.DataFrame) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
+def of_sets(counts: pd.DataFrame) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
+    """Yield each layer set at each setting with its rows."""
     for key, rows in counts.groupby(SET_KEYS, sort=True):
         yield dict(zip(SET_KEYS, key, strict=True)), rows
 
@@ -109,13 +115,13 @@ def estimate_tau(counts: pd.DataFrame, skipped: Mapping[str, int], plan: Resampl
         plan: Resamples, level and seed.
     """
     rows = []
-    for key, of_set in _sets(counts):
+    for key, of_set in of_sets(counts):
         found = measured(of_set)
         row = key | {"questions": int(found.counts.measured().sum()), "seeds": len(found.seeds)}
         row |= {"cycles": int(of_set["cycles"].sum()), "cut_cycles": int(of_set["cut_cycles"].sum())}
         row["skipped"] = skipped.get(key["model"], 0)
         for metric in get_args(Metric):
-            row |= _columns(metric, tau_interval(found.counts, metric, plan))
+            row |= columns(metric, tau_interval(found.counts, metric, plan))
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -123,12 +129,12 @@ def estimate_tau(counts: pd.DataFrame, skipped: Mapping[str, int], plan: Resampl
 def estimate_categories(counts: pd.DataFrame, plan: Resampling) -> pd.DataFrame:
     """Estimate both τ of every layer set in each category of questions."""
     rows = []
-    for key, of_set in _sets(counts):
+    for key, of_set in of_sets(counts):
         for category, part in of_set.groupby("category", sort=True):
             found = measured(part)
             row = key | {"category": category, "questions": int(found.counts.measured().sum())}
             for metric in get_args(Metric):
-                row |= _columns(metric, tau_interval(found.counts, metric, plan))
+                row |= columns(metric, tau_interval(found.counts, metric, plan))
             rows.append(row)
     return pd.DataFrame(rows)
 
@@ -158,28 +164,55 @@ def estimate_differences(counts: pd.DataFrame, references: dict[str, str], plan:
         plan: Resamples, level and seed.
     """
     rows: list[dict[str, Any]] = []
+    for setting, pairs in _pairs(counts, references):
+        for metric in get_args(Metric):
+            rows += [setting | row for row in _compare(pairs, metric, plan)]
+    return pd.DataFrame(rows)
+
+
+def estimate_power(counts: pd.DataFrame, references: dict[str, str], plan: Resampling) -> pd.DataFrame:
+    """Estimate how many questions it would take to see differences of EFFECTS, from the spread over those measured.
+
+    Args:
+        counts: Rows of `question_counts`.
+        references: Each model's reference layer set.
+        plan: Level of the comparison.
+    """
+    rows = []
+    for setting, pairs in _pairs(counts, references):
+        for (name, pair), metric, relative in product(pairs.items(), get_args(Metric), EFFECTS):
+            spread = paired_spread(*pair, metric)
+            effect, questions = relative * spread.base, spread.influence.size
+            row = setting | {"layer_set": name, "metric": metric, "relative": relative, "effect": effect}
+            row |= {"spread": spread.influence.std(ddof=1) if questions > 1 else np.nan, "questions": questions}
+            rows.append(row | {"questions_needed": questions_needed(spread, effect, plan.confidence)})
+    return pd.DataFrame(rows)
+
+
+Pair = tuple[Counts, Counts]
+"""Counts of a layer set and of its reference, of equal shape."""
+
+
+def _pairs(counts: pd.DataFrame, references: dict[str, str]) -> Iterator[tuple[dict[str, Any], dict[str, Pair]]]:
+    """Yield each setting with every layer set that can be compared with the reference there."""
     for (model, temperature, nodes), group in counts.groupby(["model", "temperature", "nodes"], sort=True):
         sets = {str(name): measured(part) for name, part in group.groupby("layer_set", sort=True)}
         reference = references.get(str(model))
         if reference not in sets:
             continue
         setting = {"model": model, "temperature": temperature, "nodes": nodes, "reference": reference}
-        for metric in get_args(Metric):
-            rows += [setting | row for row in _compare(sets, str(reference), metric, plan)]
-    return pd.DataFrame(rows)
+        found = {name: align(one, sets[reference]) for name, one in sets.items() if name != reference}
+        yield setting, {name: pair for name, pair in found.items() if pair is not None}
 
 
-def _compare(sets: dict[str, Measured], reference: str, metric: Metric, plan: Resampling) -> list[dict[str, Any]]:
+def _compare(pairs: dict[str, Pair], metric: Metric, plan: Resampling) -> list[dict[str, Any]]:
     """Compare all sets of one setting with the reference and adjust their p-values together."""
     rows = []
-    for name, found in sets.items():
-        pair = None if name == reference else align(found, sets[reference])
-        if pair is None:
-            continue
-        gap = paired_difference(*pair, metric, plan)
-        base = pair[1].at(pair[0].measured() & pair[1].measured())
-        row = {"layer_set": name, "metric": metric} | _columns("difference", Interval(gap.value, gap.low, gap.high))
-        row |= {"relative": gap.value / tau_by_seed(base, metric).mean() if gap.questions else np.nan}
+    for name, pair in pairs.items():
+        spread = paired_spread(*pair, metric)
+        gap = paired_difference(spread, plan)
+        row = {"layer_set": name, "metric": metric} | columns("difference", Interval(gap.value, gap.low, gap.high))
+        row |= {"relative": gap.value / spread.base}
         row |= {"p": gap.p, "detectable": gap.detectable, "questions": gap.questions, "seeds": gap.seeds}
         rows.append(row | {"scope": "layers" if gap.speaks_of_layers else "these heads"})
     for row, adjusted in zip(rows, holm([row["p"] for row in rows]), strict=True):
@@ -220,7 +253,7 @@ def estimate_correlations(tau: pd.DataFrame, sets: pd.DataFrame, plan: Resamplin
     for key, group in joined.groupby(["model", "temperature", "nodes", "k"], sort=True):
         rho = rank_correlation(group["score"].to_numpy(), group["tau_question"].to_numpy(), plan.confidence)
         names = ("model", "temperature", "nodes", "k")
-        rows.append(dict(zip(names, key, strict=True)) | {"sets": len(group)} | _columns("rho", rho))
+        rows.append(dict(zip(names, key, strict=True)) | {"sets": len(group)} | columns("rho", rho))
     return pd.DataFrame(rows)
 
 
@@ -253,40 +286,11 @@ def estimate_curve_ranks(connection: Connection, plan: Resampling) -> pd.DataFra
                 rho = rank_correlation(both["curve"].to_numpy(), both["other"].to_numpy(), plan.confidence)
                 row = {"model": model, "budget": budget, "against": against, "other_budget": other_budget}
                 row |= {"layers": len(both), "all_layers": len(both) == len(curves)}
-                found.append(row | _columns("rho", rho))
+                found.append(row | columns("rho", rho))
     return pd.DataFrame(found).astype({"other_budget": "Int64"}) if found else pd.DataFrame()
 
 
-# ---------------------------------------------------------------- depth and speed
-
-
-def estimate_depths(connection: Connection, plan: Resampling) -> pd.DataFrame:
-    """Estimate acceptance at each depth among cycles that accepted down to the one before.
-
-    A depth counts in cycles whose drafted tree goes that deep; a path that ends earlier than the
-    tree's longest one counts as not accepted below its end. An answer that ends at a drafted token
-    (nothing of the target's own was emitted) says nothing about the depths behind it.
-    """
-    rows = query(
-        connection,
-        """
-        select c.model, r.layer_set, c.temperature, c.nodes, d.draft_depth, c.question_id,
-               count(*)::double as reached,
-               (count(*) filter (c.accepted >= d.draft_depth))::double as accepted
-        from cycles as c
-        join runs as r using (model, drafter, temperature, nodes),
-        lateral (select unnest(range(1, c.depth + 1)) as draft_depth) as d
-        where not c.cut_by_budget and c.accepted >= d.draft_depth - 1
-              and (c.accepted >= d.draft_depth or c.emitted > c.accepted)
-        group by all order by all
-        """,
-    )
-    found = []
-    for key, group in rows.groupby([*SET_KEYS, "draft_depth"], sort=True):
-        interval = ratio_interval(group["accepted"].to_numpy(), group["reached"].to_numpy(), plan)
-        named = dict(zip([*SET_KEYS, "draft_depth"], key, strict=True))
-        found.append(named | {"reached": int(group["reached"].sum())} | _columns("acceptance", interval))
-    return pd.DataFrame(found)
+# ---------------------------------------------------------------- speed
 
 
 def estimate_speed(connection: Connection, plan: Resampling) -> pd.DataFrame:
@@ -314,24 +318,24 @@ def estimate_speed(connection: Connection, plan: Resampling) -> pd.DataFrame:
         order by all
         """,
     )
-    found = [key | _speed(group, plan) for key, group in _sets(rows)]
+    found = [key | _speed(group, plan) for key, group in of_sets(rows)]
     return pd.DataFrame(found)
 
 
 def _speed(group: pd.DataFrame, plan: Resampling) -> dict[str, Any]:
     by_question = group.groupby("question_id").sum(numeric_only=True)
-    columns = by_question.astype(np.float64)
+    sums = by_question.astype(np.float64)
     interval = speed_up(
-        columns["baseline_s"].to_numpy(),
-        columns["baseline_tokens"].to_numpy(),
-        columns["wall_s"].to_numpy(),
-        columns["tokens"].to_numpy(),
+        sums["baseline_s"].to_numpy(),
+        sums["baseline_tokens"].to_numpy(),
+        sums["wall_s"].to_numpy(),
+        sums["tokens"].to_numpy(),
         plan,
     )
     total = {str(name): float(value) for name, value in by_question.sum().items()}
     plain = _ratio(total["baseline_s"], total["baseline_tokens"])
     verify = _ratio(total["verify_s"], total["tokens"]) * float(group["emitted_per_cycle"].mean())
-    return _columns("speed_up", interval) | {
+    return columns("speed_up", interval) | {
         **{f"{part}_share": _ratio(total[f"{part}_s"], total["wall_s"]) for part in ("draft", "verify", "other")},
         "tokens_per_s": _ratio(total["tokens"], total["wall_s"]),
         "baseline_tokens_per_s": _ratio(total["baseline_tokens"], total["baseline_s"]),

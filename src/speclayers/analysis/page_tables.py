@@ -22,10 +22,7 @@ from speclayers.analysis.wording import (
     set_name,
     signed,
 )
-from speclayers.decoding.exactness import TIE
 from speclayers.names import layers_name
-
-MOST_DISAGREEMENTS = 50
 
 
 @dataclass(frozen=True)
@@ -99,19 +96,6 @@ def tau(study: Study) -> PageTable:
         "#τ, pooled",
     ]
     return page_table(caption, [*head, "#questions", "#skipped", "#seeds", "#verifications", "#cut"], rows)
-
-
-def skipped_questions(study: Study) -> PageTable:
-    """Return the questions that were too long for a model, the first MOST_DISAGREEMENTS."""
-    rows = study.skipped.head(MOST_DISAGREEMENTS)
-    names = ("model", "question_id", "category", "turn", "prompt_tokens", "positions", "limit")
-    caption = (
-        f"Questions skipped for every drafter: {len(rows)} of {len(study.skipped)}. A question is skipped where the"
-        " prompt of one of its turns, the longest answer and the deepest drafted path together need more positions"
-        " than the model has."
-    )
-    head = ["model", "#question", "category", "#turn", "#prompt tokens", "#positions needed", "#positions"]
-    return page_table(caption, head, [[row[name] for name in names] for row in rows_of(rows)])
 
 
 def comparisons(study: Study, model: str) -> PageTable:
@@ -354,54 +338,6 @@ def costs(study: Study) -> PageTable:
         head,
         cells,
     )
-
-
-def exactness(study: Study) -> PageTable:
-    """Return how many turns equal plain greedy decoding, run by run."""
-    cells = [
-        [row["model"], row["drafter"], f"{row['temperature']:g}", draft_size(row["nodes"], row["chain"]), row["turns"]]
-        + [_whole(row[name]) for name in ("identical", "as_generate", "ties", "different")]
-        + [row["exactness"]]
-        for row in rows_of(study.runs)
-    ]
-    head = [
-        "model",
-        "drafter",
-        "#T",
-        "#nodes",
-        "#turns",
-        "#identical",
-        "#as generate",
-        "#ties",
-        "#different",
-        "verdict",
-    ]
-    caption = (
-        "Token ids against plain greedy decoding, counted anew from the ids. As generate: of the identical ones, those"
-        " that are also what transformers' own generate answers greedily; a dash where that was not asked"
-        " (acceptance.check_generate). A tie: plain decoding's two best logits"
-        f" are closer than {TIE:g} at the first difference. Not applicable where tokens are sampled (T > 0)."
-    )
-    return page_table(caption, head, cells)
-
-
-def disagreements(study: Study) -> PageTable:
-    """Return the turns that differ from plain greedy decoding, the first MOST_DISAGREEMENTS."""
-    rows = study.disagreements
-    cells = [
-        [
-            row["model"],
-            row["drafter"],
-            draft_size(row["nodes"], row["chain"]),
-            row["question_id"],
-            row["turn"],
-            _whole(row["first_difference"]),
-            number(row["margin_there"], 4),
-        ]
-        for row in rows_of(rows.head(MOST_DISAGREEMENTS))
-    ]
-    caption = f"Turns that differ at T = 0: {len(cells)} of {len(rows)}, with plain decoding's top-2 logit gap there."
-    return page_table(caption, ["model", "drafter", "#nodes", "#question", "#turn", "#position", "#gap"], cells)
 
 
 def provenance(study: Study) -> PageTable:

@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from speclayers.analysis import (
     acceptance_figures,
+    acceptance_page,
     geometry_figures,
     page_tables,
     rivals_page,
@@ -192,7 +193,7 @@ def _acceptance(study: Study) -> Iterator[Block]:
         return
     yield Block("table", page_tables.tau(study))
     if len(study.skipped):
-        yield Block("table", page_tables.skipped_questions(study))
+        yield Block("table", acceptance_page.skipped_questions(study))
     for model in study.models:
         yield Block("heading", model)
         if of_model(study.tau, model).empty:
@@ -203,11 +204,13 @@ def _acceptance(study: Study) -> Iterator[Block]:
         else:
             yield from _shown(acceptance_figures.forest(study, model))
             yield Block("table", page_tables.comparisons(study, model))
+            yield Block("table", acceptance_page.power(study, model))
         yield from _shown(
             acceptance_figures.categories(study, model),
             acceptance_figures.depths(study, model),
             acceptance_figures.prediction(study, model),
         )
+        yield Block("table", acceptance_page.positions(study, model))
 
 
 def _rivals(study: Study) -> Iterator[Block]:
@@ -290,9 +293,9 @@ def _exactness(study: Study) -> Iterator[Block]:
         yield _text("Nothing was decoded, so nothing can be compared with plain decoding.")
         return
     yield _text(exactness_sentence(study))
-    yield Block("table", page_tables.exactness(study))
+    yield Block("table", acceptance_page.exactness(study))
     if len(study.disagreements):
-        yield Block("table", page_tables.disagreements(study))
+        yield Block("table", acceptance_page.disagreements(study))
 
 
 def _words(_: Study) -> Iterator[Block]:

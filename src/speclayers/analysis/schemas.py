@@ -54,6 +54,9 @@ RUNS = Table(
             "turns",
             "Turns whose ids equal those of transformers' generate too; null when T > 0 or not asked.",
         ),
+        Column(
+            "median_margin", _f64, "", "Median top-2 logit gap of plain decoding where turns first differ; or null."
+        ),
         Column("exactness", _str, "", "exact, ties, different, diverges (below fp32), or not applicable (T > 0)."),
         *ORIGIN,
     ),
@@ -184,7 +187,40 @@ DEPTH_ESTIMATES = Table(
         *SET,
         Column("draft_depth", _i32, "tokens", "Depth in the draft tree, from 1."),
         *_interval("acceptance", "", "Share of cycles that accepted a token there among those that reached it."),
+        *_interval("marginal", "", "Share of cycles that accepted a token there among all whose tree goes that deep."),
         Column("reached", _i64, "cycles", "Cycles that accepted down to the depth before, in a tree that goes on."),
+        Column("drafted", _i64, "cycles", "Cycles whose tree goes that deep."),
+    ),
+)
+
+POSITION_ESTIMATES = Table(
+    "position_estimates",
+    (
+        *SET,
+        Column("first_position", _i64, "tokens", "First position, in the answer, at which these cycles begin; from 0."),
+        Column("last_position", _i64, "tokens", "Last one."),
+        *_interval("tau_pooled", "tokens", "Tokens emitted per cycle."),
+        _questions,
+        Column("cycles", _i64, "", "Cycles counted."),
+    ),
+)
+
+POWER_ESTIMATES = Table(
+    "power_estimates",
+    (
+        *SET,
+        Column("reference", _str, "", "Layer set that it is compared with."),
+        Column("metric", _str, "", "tau_question or tau_pooled."),
+        Column("relative", _f64, "", "Difference to be seen, as a share of the reference's τ."),
+        Column("effect", _f64, "tokens", "The same as a difference of τ."),
+        Column("spread", _f64, "tokens", "Standard deviation over questions of what each adds to the difference."),
+        _questions,
+        Column(
+            "questions_needed",
+            _f64,
+            "questions",
+            "Questions that show it at 80 % power, in one comparison; null where training seeds alone hide it.",
+        ),
     ),
 )
 
@@ -269,6 +305,7 @@ ESTIMATES = {
     table.name: table
     for table in (
         *(TAU_ESTIMATES, DIFFERENCES, TRANSFERS, CATEGORY_ESTIMATES, DEPTH_ESTIMATES),
+        *(POSITION_ESTIMATES, POWER_ESTIMATES),
         *(SPEED_ESTIMATES, CORRELATIONS, CURVE_RANKS, JOBS, TARGETS, FACTS),
     )
 }

@@ -1,4 +1,8 @@
-"""How τ, its differences and the speed-up are estimated: bootstrap over questions, over seeds, Holm. Arrays only."""
+"""How τ, its differences and the speed-up are estimated: bootstrap over questions, over seeds, Holm. Arrays only.
+
+Every estimate is a mean over questions, or is taken as one: of its influence values, which say by how much a question
+moves it (the linearisation of ratios; Davison and Hinkley 1997, Bootstrap Methods and their Application, section 2.7).
+"""
 
 from __future__ import annotations
 
@@ -19,11 +23,12 @@ SEEDS_FOR_LAYERS = 3
 SETS_FOR_CORRELATION = 8
 """From this many layer sets on, E(S) is correlated with τ."""
 
-FEW_QUESTIONS = 30
-"""Below this many, percentile limits over questions are too narrow, and a page says so; a test shows by how much."""
-
 QUESTIONS_FOR_LIMITS = 5
-"""From this many questions on, limits are drawn: those of two are only the two questions themselves."""
+"""From this many questions on there are limits: resamples of fewer hold too few different ones."""
+
+LEAST_ERROR = 0.25
+"""A resample's standard error is taken for this share of that of all questions at least: nearly equal questions, drawn
+together, would say that nothing varies. A test shows that limits still cover what they should."""
 
 POWER = 0.8
 
@@ -44,11 +49,37 @@ class Resampling:
 
 
 class Interval(NamedTuple):
-    """An estimate with its limits; limits are NaN where fewer than two questions were measured."""
+    """An estimate with its limits; limits are NaN where fewer than QUESTIONS_FOR_LIMITS questions were measured."""
 
     value: float
     low: float
     high: float
+
+
+class Spread(NamedTuple):
+    """A paired difference and how it varies.
+
+    Args:
+        value: Mean over training seeds.
+        base: The reference's τ over the same questions, mean over training seeds.
+        influence: (questions,) by how much each question moves the difference.
+        by_seed: (seeds,) difference under each training seed.
+    """
+
+    value: float
+    base: float
+    influence: Floats
+    by_seed: Floats
+
+    @property
+    def speaks_of_layers(self) -> bool:
+        """Whether there are seeds enough for variation between them to count."""
+        return self.by_seed.size >= SEEDS_FOR_LAYERS
+
+    @property
+    def seed_error(self) -> float:
+        """Standard error from the choice of training seeds; 0 where the verdict is of these heads."""
+        return standard_error(self.by_seed) if self.speaks_of_layers else 0.0
 
 
 class Difference(NamedTuple):
@@ -130,49 +161,69 @@ def tau_by_seed(counts: Counts, metric: Metric) -> Floats:
     return np.asarray((counts.emitted / counts.cycles).mean(axis=1))
 
 
-def _resampled_tau(counts: Counts, metric: Metric, plan: Resampling) -> Floats:
-    """Return τ of each resample and seed, (resamples, seeds)."""
-    if metric == "tau_pooled":
-        return np.asarray(_resampled_sums(counts.emitted, plan) / _resampled_sums(counts.cycles, plan))
-    return np.asarray(_resampled_sums(counts.emitted / counts.cycles, plan) / counts.cycles.shape[1])
+def _influence(counts: Counts, metric: Metric) -> Floats:
+    """Return by how much each question moves τ, averaged over training seeds: (questions,)."""
+    if metric == "tau_question":
+        return np.asarray((counts.emitted / counts.cycles).mean(axis=0))
+    rest = counts.emitted - tau_by_seed(counts, metric)[:, None] * counts.cycles
+    return np.asarray((rest / counts.cycles.mean(axis=1, keepdims=True)).mean(axis=0))
+
+
+def standard_error(values: Floats) -> float:
+    """Return the standard error of the mean of some values (n,)."""
+    return float(values.std(ddof=1) / np.sqrt(values.size))
+
+
+def _pivots(values: Floats, plan: Resampling) -> Floats:
+    """Return Student's t of each resample: how far its mean lies from that of all, in its own standard errors.
+
+    Args:
+        values: (questions,).
+        plan: Resamples and seed.
+
+    Returns:
+        (resamples,).
+    """
+    centred, n = values - values.mean(), values.size
+    means, squares = (_resampled_sums(np.stack([centred, centred**2]), plan) / n).T
+    errors = np.sqrt(np.maximum(squares - means**2, 0) / (n - 1))
+    own = standard_error(values)
+    return np.asarray(means / np.maximum(errors, LEAST_ERROR * own or 1.0))
+
+
+def _interval(value: float, influence: Floats, plan: Resampling) -> Interval:
+    """Return symmetric studentised bootstrap limits (Hall 1988, Journal of the Royal Statistical Society B 50).
+
+    Args:
+        value: The estimate.
+        influence: (questions,) by how much each question moves it.
+        plan: Resamples, level and seed.
+    """
+    if influence.size < QUESTIONS_FOR_LIMITS:
+        return Interval(value, np.nan, np.nan)
+    half = float(np.quantile(np.abs(_pivots(influence, plan)), plan.confidence)) * standard_error(influence)
+    return Interval(value, value - half, value + half)
 
 
 def tau_interval(counts: Counts, metric: Metric, plan: Resampling) -> Interval:
     """Estimate τ, averaged over training seeds, with a bootstrap interval over questions.
 
-    A question's turns and seeds are resampled together.
+    A question's turns and seeds are resampled together. Every verification emits a token, so limits stop at 1.
     """
     counts = counts.at(counts.measured())
     if counts.cycles.shape[1] == 0:
         return Interval(np.nan, np.nan, np.nan)
-    return _percentiles(
-        float(tau_by_seed(counts, metric).mean()), _resampled_tau(counts, metric, plan).mean(axis=1), counts, plan
-    )
+    found = _interval(float(tau_by_seed(counts, metric).mean()), _influence(counts, metric), plan)
+    return found._replace(low=float(np.maximum(found.low, 1)))
 
 
-def _percentiles(value: float, replicates: Floats, counts: Counts, plan: Resampling) -> Interval:
-    if counts.cycles.shape[1] < 2:
-        return Interval(value, np.nan, np.nan)
-    return Interval(value, *_limits(replicates, plan.confidence))
-
-
-def _limits(replicates: Floats, confidence: float) -> tuple[float, float]:
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(replicates, [tail, 1 - tail])
-    return float(low), float(high)
-
-
-def paired_difference(ours: Counts, reference: Counts, metric: Metric, plan: Resampling) -> Difference:
-    """Estimate how far τ of a layer set lies above the reference's.
-
-    Below three seeds questions are resampled, jointly for both sets. From three on, seeds vary too:
-    see `_over_seeds`.
+def paired_spread(ours: Counts, reference: Counts, metric: Metric) -> Spread:
+    """Return how far τ of a layer set lies above the reference's over the questions that both measured.
 
     Args:
         ours: (seeds, questions), aligned with the reference in both.
         reference: The same shape.
         metric: Which τ.
-        plan: Resamples, level and seed.
 
     Raises:
         ValueError: The shapes differ (a bug of the caller).
@@ -181,66 +232,75 @@ def paired_difference(ours: Counts, reference: Counts, metric: Metric, plan: Res
         raise ValueError(f"paired counts of shapes {ours.cycles.shape} and {reference.cycles.shape}")
     kept = ours.measured() & reference.measured()
     ours, reference = ours.at(kept), reference.at(kept)
-    seeds, questions = ours.cycles.shape
-    by_layers = seeds >= SEEDS_FOR_LAYERS
-    if questions == 0:
-        return Difference(np.nan, np.nan, np.nan, np.nan, np.nan, 0, seeds, by_layers)
-    by_seed = tau_by_seed(ours, metric) - tau_by_seed(reference, metric)
-    value = float(by_seed.mean())
-    if questions < 2:
-        return Difference(value, np.nan, np.nan, np.nan, np.nan, questions, seeds, by_layers)
-    replicates = _resampled_tau(ours, metric, plan) - _resampled_tau(reference, metric, plan)
-    over_questions = replicates.mean(axis=1)
-    drawn = _over_seeds(over_questions, by_seed, plan) if by_layers else over_questions
-    low, high = _limits(drawn, plan.confidence)
-    error = _question_error(ours, reference, over_questions, metric)
-    if by_layers:
-        error = float(np.hypot(error, by_seed.std(ddof=1) / np.sqrt(seeds)))
-        detectable = (high - low) / 2 + float(stats.norm.ppf(POWER)) * error
-    else:
-        detectable = minimal_detectable(error, plan.confidence)
-    return Difference(value, low, high, two_sided_p(drawn), detectable, questions, seeds, by_layers)
+    if not kept.any():
+        return Spread(np.nan, np.nan, np.empty(0), np.full(ours.cycles.shape[0], np.nan))
+    base = tau_by_seed(reference, metric)
+    by_seed = tau_by_seed(ours, metric) - base
+    influence = _influence(ours, metric) - _influence(reference, metric)
+    return Spread(float(by_seed.mean()), float(base.mean()), influence, by_seed)
 
 
-def _question_error(ours: Counts, reference: Counts, over_questions: Floats, metric: Metric) -> float:
-    """Return the standard error of a paired difference that comes from the choice of questions."""
-    if metric == "tau_pooled":
-        return float(over_questions.std(ddof=1))
-    gaps = (ours.emitted / ours.cycles - reference.emitted / reference.cycles).mean(axis=0)
-    return float(gaps.std(ddof=1) / np.sqrt(gaps.size))
+def paired_difference(spread: Spread, plan: Resampling) -> Difference:
+    """Give a paired difference limits and a p-value.
 
-
-def _over_seeds(over_questions: Floats, by_seed: Floats, plan: Resampling) -> Floats:
-    """Add the variation between training seeds to resampled questions.
-
-    Every seed answers every question, so the two are resampled independently of each other (Owen
-    2007, The pigeonhole bootstrap, Annals of Applied Statistics 1). Three to ten seeds are too few
-    to draw from: their own resamples would be a handful of values and too narrow. Their mean is
-    drawn from Student's t with the seeds' standard deviation instead, which keeps its level at
-    the small p-values that Holm's correction asks for.
+    Questions are resampled, jointly for both sets. From three training seeds on these vary too. Every seed answers
+    every question, so the two are drawn independently of each other (Owen 2007, The pigeonhole bootstrap, Annals of
+    Applied Statistics 1). Three to ten seeds are too few to resample: their mean is drawn from Student's t with their
+    own standard deviation, which keeps its level at the small p-values that Holm's correction asks for.
 
     Args:
-        over_questions: (resamples,) difference of each resample of questions.
-        by_seed: (seeds,) difference over the questions as measured.
+        spread: The difference and how it varies.
         plan: Resamples, level and seed.
+    """
+    value, influence, seeds = spread.value, spread.influence, spread.by_seed.size
+    if influence.size < QUESTIONS_FOR_LIMITS:
+        return Difference(value, np.nan, np.nan, np.nan, np.nan, influence.size, seeds, spread.speaks_of_layers)
+    error = standard_error(influence)
+    drawn = error * _pivots(influence, plan)
+    if spread.speaks_of_layers:
+        rng = np.random.default_rng((plan.seed, seeds, 1))
+        drawn = drawn + spread.seed_error * rng.standard_t(seeds - 1, size=drawn.size)
+    half = float(np.quantile(np.abs(drawn), plan.confidence))
+    detectable = half + float(stats.norm.ppf(POWER) * np.hypot(error, spread.seed_error))
+    p = two_sided_p(value, drawn)
+    low, high = value - half, value + half
+    return Difference(value, low, high, p, detectable, influence.size, seeds, spread.speaks_of_layers)
+
+
+def two_sided_p(value: float, deviations: Floats) -> float:
+    """Return the two-sided bootstrap p-value of no difference: never 0, at least 1 / (resamples + 1).
+
+    Args:
+        value: The difference.
+        deviations: (resamples,) how far chance alone moved it.
+    """
+    return float((np.sum(np.abs(deviations) >= abs(value)) + 1) / (deviations.size + 1))
+
+
+def questions_needed(spread: Spread, effect: float, confidence: float) -> float:
+    """Return how many questions would show an effect at 80 % power, in one comparison.
+
+    ((z of the level + z of 0.8) · standard deviation over questions / effect)² + z² / 2, the latter because the
+    deviation is estimated (Guenther 1981, The American Statistician 35). From three training seeds on their own
+    variation, which no number of questions takes away, is subtracted from the effect.
+
+    Args:
+        spread: How the difference varies.
+        effect: Difference of τ to be seen.
+        confidence: Level of the intervals.
 
     Returns:
-        (resamples,) differences.
+        NaN where the seeds alone hide the effect, or too few questions were measured.
     """
-    rng = np.random.default_rng((plan.seed, by_seed.size, 1))
-    spread = by_seed.std(ddof=1) / np.sqrt(by_seed.size)
-    return np.asarray(over_questions + spread * rng.standard_t(by_seed.size - 1, size=over_questions.size))
-
-
-def two_sided_p(replicates: Floats) -> float:
-    """Return the two-sided bootstrap p-value of no difference: never 0, at least 2 / (resamples + 1)."""
-    below, above = np.sum(replicates <= 0), np.sum(replicates >= 0)
-    return float(min(1.0, 2 * (min(below, above) + 1) / (replicates.size + 1)))
-
-
-def minimal_detectable(standard_error: float, confidence: float) -> float:
-    """Return the smallest difference found at 80 % power: (z₁₋α⸝₂ + z₀.₈) · standard error."""
-    return float((stats.norm.ppf((1 + confidence) / 2) + stats.norm.ppf(POWER)) * standard_error)
+    if spread.influence.size < QUESTIONS_FOR_LIMITS:
+        return float("nan")
+    level, power = stats.norm.ppf((1 + confidence) / 2), stats.norm.ppf(POWER)
+    left = effect**2
+    if spread.speaks_of_layers:
+        left -= float((stats.t.ppf((1 + confidence) / 2, spread.by_seed.size - 1) + power) * spread.seed_error) ** 2
+    if left <= 0:
+        return float("nan")
+    return float(np.ceil((level + power) ** 2 * spread.influence.var(ddof=1) / left + level**2 / 2))
 
 
 def holm(p_values: ArrayLike) -> Floats:
@@ -268,21 +328,19 @@ def verdict(difference: float, p_adjusted: float, confidence: float) -> str:
 
 
 def ratio_interval(numerator: Floats, denominator: Floats, plan: Resampling) -> Interval:
-    """Estimate Σ numerator / Σ denominator with a bootstrap interval over questions.
+    """Estimate Σ numerator / Σ denominator with a bootstrap interval over the questions that have a denominator.
 
     Args:
         numerator: (questions,).
         denominator: (questions,).
         plan: Resamples, level and seed.
     """
-    if denominator.sum() == 0:
+    kept = denominator > 0
+    if not kept.any():
         return Interval(np.nan, np.nan, np.nan)
+    numerator, denominator = numerator[kept], denominator[kept]
     value = float(numerator.sum() / denominator.sum())
-    if np.count_nonzero(denominator) < 2:
-        return Interval(value, np.nan, np.nan)
-    sums = _resampled_sums(np.stack([numerator, denominator]), plan)
-    drawn = sums[sums[:, 1] > 0]  # a resample without any observation says nothing
-    return Interval(value, *_limits(drawn[:, 0] / drawn[:, 1], plan.confidence))
+    return _interval(value, (numerator - value * denominator) / denominator.mean(), plan)
 
 
 def speed_up(baseline_s: Floats, baseline_tokens: Floats, wall_s: Floats, tokens: Floats, plan: Resampling) -> Interval:
@@ -296,18 +354,11 @@ def speed_up(baseline_s: Floats, baseline_tokens: Floats, wall_s: Floats, tokens
         plan: Resamples, level and seed.
     """
     totals = np.stack([baseline_s, baseline_tokens, wall_s, tokens])
-    if not (totals.sum(axis=1) > 0).all():
+    means = totals.mean(axis=1)
+    if not (means > 0).all():
         return Interval(np.nan, np.nan, np.nan)
-    value = _speed_up(totals.sum(axis=1)[None])[0]
-    if totals.shape[1] < 2:
-        return Interval(float(value), np.nan, np.nan)
-    sums = _resampled_sums(totals, plan)
-    drawn = sums[(sums > 0).all(axis=1)]  # a resample of answers of one token has nothing that was timed
-    return Interval(float(value), *_limits(_speed_up(drawn), plan.confidence))
-
-
-def _speed_up(sums: Floats) -> Floats:
-    return np.asarray((sums[:, 0] / sums[:, 1]) / (sums[:, 2] / sums[:, 3]))
+    value = float((means[0] / means[1]) / (means[2] / means[3]))
+    return _interval(value, value * (np.array([1, -1, -1, 1]) / means) @ totals, plan)
 
 
 def rank_correlation(x: Floats, y: Floats, confidence: float) -> Interval:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from speclayers.analysis import estimates
+from speclayers.analysis import cycle_estimates, estimates
 from speclayers.analysis.drafters import IS_RIVAL, MOVED_KIND
 from speclayers.analysis.provenance import facts_frame, read_jobs, targets_frame
 from speclayers.analysis.statistics import Resampling
@@ -45,6 +45,8 @@ class Study:
     comparisons: pd.DataFrame
     categories: pd.DataFrame
     depths: pd.DataFrame
+    positions: pd.DataFrame
+    power: pd.DataFrame
     speed: pd.DataFrame
     correlations: pd.DataFrame
     selected: pd.DataFrame
@@ -153,6 +155,8 @@ def read_study(connection: Connection) -> Study:
         "comparisons": "comparisons",
         "categories": "category_estimates order by all",
         "depths": "depth_estimates order by all",
+        "positions": "position_estimates order by all",
+        "power": "power_estimates order by all",
         "speed": "speed_estimates order by all",
         "correlations": "correlations order by all",
         "selected": "selected order by model, selector, k, seed",
@@ -225,7 +229,8 @@ def build_study(
     tau = estimates.estimate_tau(counts, dict(zip(skipped["model"], skipped["n"], strict=True)), plan)
     write_estimate(connection, "tau_estimates", tau)
     write_estimate(connection, "category_estimates", estimates.estimate_categories(counts, plan))
-    write_estimate(connection, "depth_estimates", estimates.estimate_depths(connection, plan))
+    write_estimate(connection, "depth_estimates", cycle_estimates.estimate_depths(connection, plan))
+    write_estimate(connection, "position_estimates", cycle_estimates.estimate_positions(connection, plan))
     write_estimate(connection, "speed_estimates", estimates.estimate_speed(connection, plan))
     write_estimate(connection, "curve_ranks", estimates.estimate_curve_ranks(connection, plan))
     _write_comparisons(connection, counts, tau, spec.statistics.reference, plan)
@@ -256,6 +261,7 @@ def _write_comparisons(
     sets = query(connection, "select model, layer_set, kind, layers, k, score from sets")
     moved = counts["layer_set"].isin(sets[sets["kind"] == MOVED_KIND]["layer_set"])  # in no one else's Holm correction
     write_estimate(connection, "differences", estimates.estimate_differences(counts[~moved], references, plan))
+    write_estimate(connection, "power_estimates", estimates.estimate_power(counts[~moved], references, plan))
     write_estimate(connection, "transfers", estimates.estimate_transfers(counts, sets, plan))
     write_estimate(connection, "correlations", estimates.estimate_correlations(tau, sets, plan))
 

@@ -63,12 +63,16 @@ EXACTNESS_COUNTS = ("identical", "ties", "different", "as_generate")
 
 
 class Exactness(NamedTuple):
-    """How many turns equal plain greedy decoding, ours and transformers' generate; None where that is not asked."""
+    """How many turns equal plain greedy decoding, ours and transformers' generate; None where that is not asked.
+
+    `median_margin` is of plain decoding's top-2 logit gaps where turns first differ; NaN where none does.
+    """
 
     identical: int | None
     ties: int | None
     different: int | None
     as_generate: int | None
+    median_margin: float
     verdict: str
 
 
@@ -240,6 +244,7 @@ def _acceptance_tables(results: ModelResults) -> Iterator[tuple[str, pd.DataFram
             "turns": len(turns),
             "questions": turns["question_id"].nunique(),
             "new_tokens": turns["new_tokens"].sum(),
+            "median_margin": counts.median_margin,
             "exactness": counts.verdict,
         } | _origin_columns(folder / "cycles.parquet")
         frame = pd.DataFrame([row]).assign(
@@ -282,9 +287,10 @@ def exactness(path: Path, turns: pd.DataFrame, baseline: pd.DataFrame, temperatu
         UserError: The run's own count says otherwise.
     """
     if temperature > 0:
-        return Exactness(None, None, None, None, "not applicable")
+        return Exactness(None, None, None, None, float("nan"), "not applicable")
     plain = {(row["question_id"], row["turn"]): row for row in baseline.to_dict("records")}
     identical = ties = different = as_generate = 0
+    margins = []
     for row in turns.to_dict("records"):
         question, turn = row["question_id"], row["turn"]
         expected = plain[question, turn]
@@ -294,6 +300,7 @@ def exactness(path: Path, turns: pd.DataFrame, baseline: pd.DataFrame, temperatu
                 f"{path}: question {question} turn {turn}: identical_to_greedy is"
                 f" {row['identical_to_greedy']}, but the ids say otherwise; delete it and run again"
             )
+        margins += [] if agreement.margin is None else [agreement.margin]
         identical += agreement.identical
         as_generate += agreement.identical and bool(expected["equals_generate"])
         ties += agreement.tie
@@ -303,4 +310,5 @@ def exactness(path: Path, turns: pd.DataFrame, baseline: pd.DataFrame, temperatu
     else:
         verdict = "exact" if identical == len(turns) else "diverges"
     asked = baseline["equals_generate"].notna().all()
-    return Exactness(identical, ties, different, as_generate if asked else None, verdict)
+    median = float(np.median(margins)) if margins else float("nan")
+    return Exactness(identical, ties, different, as_generate if asked else None, median, verdict)

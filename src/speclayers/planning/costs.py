@@ -324,6 +324,11 @@ class Costs:
         source = self.study.acceptance.questions.source
         return (6 * per_category if per_category else known.QUESTIONS[source]) * known.TURNS
 
+    def _asked(self) -> float:
+        """Return the turns of a counted run."""
+        each = self.study.acceptance.per_subcategory
+        return self._turns(self.study.acceptance.per_category) if each is None else 13 * each * known.TURNS
+
     def _plain(self, model: str, turns: float, new_tokens: int) -> float:
         """Return the seconds of plain decoding, prompts included."""
         target, prompt = self._target(model), known.QUESTION_TOKENS[self.study.acceptance.questions.source]
@@ -349,13 +354,13 @@ class Costs:
 
     def _decode_baseline(self, wildcards: Mapping[str, str]) -> Cost:
         acceptance, model = self.study.acceptance, wildcards["model"]
-        seconds = self._plain(model, self._turns(acceptance.per_category), acceptance.max_new_tokens)
+        seconds = self._plain(model, self._asked() / acceptance.shards, acceptance.max_new_tokens)
         twice = acceptance.check_generate and wildcards["temperature"] == "0"
         return self._decoding(model, seconds * (2 if twice else 1))
 
     def _measure_acceptance(self, wildcards: Mapping[str, str]) -> Cost:
         acceptance, model = self.study.acceptance, wildcards["model"]
-        turns, nodes = self._turns(acceptance.per_category), ShapeName.parse(str(wildcards["nodes"])).nodes
+        turns, nodes = self._asked() / acceptance.shards, ShapeName.parse(str(wildcards["nodes"])).nodes
         seconds = self._speculative(model, wildcards["head"], turns, acceptance.max_new_tokens, nodes)
         weights = self._head_weights(model, 3) * 4 / MB
         cost = self._decoding(model, seconds)
@@ -372,7 +377,7 @@ class Costs:
 
     def _measure_rival(self, wildcards: Mapping[str, str]) -> Cost:
         acceptance, model = self.study.acceptance, wildcards["model"]
-        plain = self._plain(model, self._turns(acceptance.per_category), acceptance.max_new_tokens)
+        plain = self._plain(model, self._asked(), acceptance.max_new_tokens)
         return self._decoding(model, known.RIVAL_PASSES * plain)
 
     def _time_rival(self, wildcards: Mapping[str, str]) -> Cost:
