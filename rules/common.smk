@@ -12,7 +12,6 @@ from speclayers.export.layer_ids import ENGINES
 from speclayers.names import (
     HEAD_PATTERN,
     LAYERS_PATTERN,
-    PRETRAINED,
     PRETRAINED_PATTERN,
     SHAPE_PATTERN,
     HeadName,
@@ -28,8 +27,8 @@ from speclayers.planning.fanout import (
     LayerSet,
     acceptance_runs,
     moved_heads,
+    pretrained_runs,
     rival_runs,
-    shapes,
     speed_runs,
     timed_rival_runs,
     trained_heads,

@@ -28,6 +28,10 @@ def study(**overrides):
     return parse_study(merged(overrides))
 
 
+def jobs(plan, stage, model):
+    return next(line.jobs for line in plan.lines if (line.stage, line.model) == (stage, model))
+
+
 @pytest.fixture
 def layout(tmp_path):
     return Layout("quickstart", str(tmp_path))
@@ -160,10 +164,17 @@ def test_the_plan_counts_what_was_chosen_once_it_is_known(layout):
     chosen.write_text('{"heads": [{"layers": [2, 15, 27], "selectors": ["eagle3", "elsi"]}]}')
     known = plan_study(study(), layout)
 
-    def jobs(plan, stage, model):
-        return next(line.jobs for line in plan.lines if (line.stage, line.model) == (stage, model))
-
     assert (jobs(bound, "train_draft", "smollm2-135m"), jobs(known, "train_draft", "smollm2-135m")) == (4, 1)
     assert jobs(known, "measure_acceptance", "smollm2-135m") == 4
     assert jobs(known, "train_draft", "tiny-qwen3") == 4
     assert "smollm2-135m: 1 layer sets to train on (chosen)" in known.assumptions
+
+
+def test_heads_trained_elsewhere_are_planned_with_all_their_runs(layout):
+    published = {"model": "smollm2-135m", "repo": "a/b"}
+    alone = plan_study(study(acceptance={"shards": 3}), layout)
+    plan = plan_study(study(acceptance={"shards": 3}, pretrained={"one": published, "two": published}), layout)
+    assert jobs(plan, "import_draft", "smollm2-135m") == 2
+    for stage, runs in (("measure_acceptance", 2 * 4 * 3), ("measure_speed", 2)):  # heads × settings × shards
+        assert jobs(plan, stage, "smollm2-135m") == jobs(alone, stage, "smollm2-135m") + runs
+        assert jobs(plan, stage, "tiny-qwen3") == jobs(alone, stage, "tiny-qwen3")

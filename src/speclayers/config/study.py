@@ -19,7 +19,7 @@ SHARED_FOLDERS = ("models", "downloads")
 """Folders under results/ that belong to no study."""
 
 STUDY_ENTRIES = (
-    *("tables", "figures", "benchmarks"),
+    *("tables", "figures", "benchmarks", "inputs"),
     *("questions.jsonl", "fingerprints.json", "study.duckdb", "report.html", "layers.html", "answer.txt"),
 )
 """Folders and files of a study that belong to no model."""
