@@ -280,15 +280,15 @@ class Costs:
 
     def _train_draft(self, wildcards: Mapping[str, str]) -> Cost:
         model, head, draft = wildcards["model"], HeadName.parse(wildcards["head"]), self.study.draft
-        target, k = self._target(model), len(head.layers)
-        answer = self.study.corpus.training.max_new_tokens
+        target, k, answer = self._target(model), len(head.layers), self.study.corpus.training.max_new_tokens
         steps = draft.steps if draft.tokens is None else draft.tokens / answer / draft.sequences_per_step
         share = head.percent / 100 if head.start else 1
         tokens = steps * draft.sequences_per_step * answer
         weights = self._head_weights(model, k) * 4 / MB
         at_once = draft.sequences_per_pass or math.ceil(draft.sequences_per_step / draft.processes)
         logits = 3 * draft.ttt_steps * at_once * answer * draft.vocabulary * 4 / MB
-        memory = target.machine.start_mb + target.weights_mb + 4 * weights + logits
+        mapped = 0 if draft.features == "online" else min((k + 1) * self._feature_mb(model), HOST.mapped_mb)
+        memory = target.machine.start_mb + target.weights_mb + 4 * weights + logits + mapped
         return Cost(
             target.start + share * self._learning(model, k, tokens, steps, draft),
             memory * draft.processes,
@@ -315,7 +315,7 @@ class Costs:
         seconds = target.passes(seen, seen * self._tokens("training"), head=False) + features * MB / HOST.disk_bytes
         seconds += self._learning(model, 2, learnt, steps, alone)
         weights = self._head_weights(model, 2) * 4 / MB
-        memory = target.machine.start_mb + target.weights_mb + 8 * weights
+        memory = target.machine.start_mb + target.weights_mb + 8 * weights + min(features / 2, HOST.mapped_mb)
         return Cost(target.start + seconds, memory, 0.1, self.gpus(model), features + 3 * candidates * weights)
 
     def _import_draft(self, wildcards: Mapping[str, str]) -> Cost:
