@@ -200,6 +200,10 @@ class Layout:
         """Log of a rule's job."""
         return "/".join(("logs", self.study, rule, *(f"{w}" for w in wildcards or ("all",)))) + ".log"
 
+    def inputs(self, rule: str, *wildcards: str) -> str:
+        """What a job that unites results was told to read: an option of its script a line."""
+        return "/".join((self.root, "inputs", rule, *(wildcards or ("all",)))) + ".txt"
+
     def benchmark(self, rule: str, *wildcards: str) -> str:
         """What Snakemake measured of a job: time, memory, processor use."""
         return "/".join((self.root, "benchmarks", rule, *(wildcards or ("all",)))) + ".jsonl"

@@ -108,6 +108,25 @@ def given_files(arguments: argparse.Namespace) -> dict[str, Path]:
     return {name: path for name in FILES if (path := getattr(arguments, name)) is not None}
 
 
+def checked_rival(config: RivalConfig, name: RivalName) -> tuple[Rival[Any], Section]:
+    """Return a drafter and its checked options.
+
+    Args:
+        config: Its entry.
+        name: Name of a run.
+
+    Raises:
+        UserError: There is no such drafter, an option does not fit, or a seed is missing or of no use.
+    """
+    rival, where = find_rival(config.name), f"rivals.{name.label}"
+    options = checked_options(where, rival.options, config.options)
+    if rival.seeded and name.seed is None:
+        raise UserError(f"{where}.seeds: is missing; this drafter draws at random, expected such as [0]")
+    if not rival.seeded and name.seed is not None:
+        raise UserError(f"{where}.seeds: found {name.seed}, but this drafter draws nothing; expected no seeds")
+    return rival, options
+
+
 def build_rival(config: RivalConfig, target: Target, name: RivalName, files: dict[str, Path]) -> Drafter:
     """Build a drafter as a study asks for it.
 
@@ -121,13 +140,8 @@ def build_rival(config: RivalConfig, target: Target, name: RivalName, files: dic
         UserError: There is no such drafter, an option does not fit, a seed is missing or of no use, or the target
             cannot be drafted for in this way.
     """
-    rival = find_rival(config.name)
+    rival, options = checked_rival(config, name)
     given = Given(target, name, config.draft_length, files)
-    options = checked_options(given.key, rival.options, config.options)
-    if rival.seeded and name.seed is None:
-        raise UserError(f"{given.key}.seeds: is missing; this drafter draws at random, expected such as [0]")
-    if not rival.seeded and name.seed is not None:
-        raise UserError(f"{given.key}.seeds: found {name.seed}, but this drafter draws nothing; expected no seeds")
     for need in rival_needs(config.name):
         if need not in files:
             raise UserError(f"--{need}: is missing; {name} needs the {FILES[need]}")

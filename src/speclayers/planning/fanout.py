@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import NamedTuple
 
 from speclayers.config import AcceptanceConfig, ReplicaSettings, SpeedConfig, Study
-from speclayers.names import HeadName, Layers, RivalName, ShapeName, temperature_name
+from speclayers.names import PRETRAINED, HeadName, Layers, RivalName, ShapeName, temperature_name
 
 LAYERS_A_PASS = 40
 """Layers that one run of the target stores at most: their names are one file name."""
@@ -22,7 +23,7 @@ class LayerSet(NamedTuple):
 class Run(NamedTuple):
     """A run of a drafter at a setting, as it is named in paths."""
 
-    head: HeadName | RivalName
+    head: HeadName | RivalName | str
     temperature: str
     nodes: ShapeName
 
@@ -76,6 +77,17 @@ def speed_runs(study: Study, heads: Iterable[HeadName]) -> list[Run]:
         for temperature in study.speed.temperatures
         for nodes in shapes(study.speed)
     ]
+
+
+def pretrained_heads(study: Study, model: str) -> list[str]:
+    """Return the names of the heads trained elsewhere that draft for a model."""
+    return [f"{PRETRAINED}{name}" for name, head in study.pretrained.items() if head.model == model]
+
+
+def pretrained_runs(study: Study, model: str, settings: AcceptanceConfig | SpeedConfig) -> list[Run]:
+    """Return all runs of these heads at some settings: those that are counted, or those that are timed."""
+    heads, temperatures = pretrained_heads(study, model), map(temperature_name, settings.temperatures)
+    return [Run(*run) for run in product(heads, temperatures, shapes(settings))]
 
 
 def rival_runs(study: Study, model: str) -> list[Run]:
