@@ -16,8 +16,9 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from speclayers.config import Section, nearest
+from speclayers.config import Section
 from speclayers.errors import UserError
+from speclayers.plugins import RIVALS, SELECTORS
 
 RESULT_VERSION = "1"
 
@@ -27,6 +28,7 @@ PLUMBING = (
     "errors.py",
     "files.py",
     "names.py",
+    "plugins.py",
     "reading.py",
     "config/",
     "specs.py",
@@ -202,8 +204,7 @@ def selector_files(name: str) -> list[Path]:
     Raises:
         UserError: There is no selector of this name, or its file is no valid Python.
     """
-    path = _plugin("selection/selectors", name, "selection.selectors: there is no selector")
-    return _with_imports(path, "speclayers.selection.selectors", "selector")
+    return _with_imports(PACKAGE / SELECTORS.file(name), "speclayers.selection.selectors", "selector")
 
 
 def rival_files(name: str) -> list[Path]:
@@ -212,8 +213,7 @@ def rival_files(name: str) -> list[Path]:
     Raises:
         UserError: There is no such drafter, or a file is no valid Python.
     """
-    path = _plugin("drafting/rivals", name, "rivals: there is no drafter")
-    return _with_imports(path, "speclayers.drafting", "drafter")
+    return _with_imports(PACKAGE / RIVALS.file(name), "speclayers.drafting", "drafter")
 
 
 def rival_needs(name: str) -> tuple[str, ...]:
@@ -226,15 +226,6 @@ def rival_needs(name: str) -> tuple[str, ...]:
         if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["NEEDS"]:
             return tuple(ast.literal_eval(node.value))
     return ()
-
-
-def _plugin(folder: str, name: str, missing: str) -> Path:
-    path = PACKAGE / folder / f"{name}.py"
-    if not path.is_file():
-        known = sorted(other.stem for other in path.parent.glob("[!_]*.py"))
-        hint = nearest(name, known) or f"; known are {', '.join(known)}"
-        raise UserError(f"{missing} '{name}'{hint}")
-    return path
 
 
 def _with_imports(start: Path, package: str, what: str) -> list[Path]:
