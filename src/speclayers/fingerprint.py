@@ -75,6 +75,13 @@ _SELECTION = tuple(
 _SWEEP = tuple(
     f"selection/{name}.py" for name in ("filter_sweep", "layer_geometry", "search", "selector", "selectors/elsi")
 )
+_SPECULATION = tuple(
+    f"decoding/{name}.py"
+    for name in (
+        *("__init__", "acceptance", "baseline", "clock", "exactness", "loop", "passes", "plain", "ranges", "sampling"),
+        *("shards", "skipping", "speed", "turns", "verify"),
+    )
+)
 _HEAD = tuple(f"drafting/{name}.py" for name in ("head", "draft_cache", "tensor_files", "vocabulary"))
 _TRAINING = (
     *_HEAD,
@@ -92,6 +99,10 @@ _RIVAL = (
     "targets/block_rows.py",
 )
 """The drafters themselves are added by the workflow, as the selectors are."""
+_SKIP_SEARCH = (
+    *(f"drafting/{name}.py" for name in ("rivals/self_sd", "self_sd", "skip_options", "skipping", "sublayers")),
+    "decoding/skip_search.py",
+)
 _ANALYSIS = ("analysis/", "decoding/exactness.py", "decoding/skipping.py")
 
 STAGES = {
@@ -117,14 +128,15 @@ STAGES = {
     ),
     "choose_questions": Stage(("corpus/questions.py", "corpus/prompts.py", "corpus/bundled/questions.jsonl")),
     "decode_baseline": Stage(_BASELINE, ("target", "choose_questions")),
-    "measure_acceptance": Stage((*_DRAFTING, "decoding/", *_DECODING), ("train_draft", "decode_baseline")),
+    "measure_acceptance": Stage((*_DRAFTING, *_SPECULATION, *_DECODING), ("train_draft", "decode_baseline")),
     "merge_shards": Stage(("decoding/ranges.py",)),
-    "measure_speed": Stage((*_DRAFTING, "decoding/", *_DECODING), ("train_draft", "decode_baseline")),
+    "measure_speed": Stage((*_DRAFTING, *_SPECULATION, *_DECODING), ("train_draft", "decode_baseline")),
     "import_draft": Stage((*_EXPORT, *_HEAD)),
     "recommend_head": Stage((*_EXPORT, *_HEAD, *_ANALYSIS)),
     "export_draft": Stage((*_EXPORT, *_HEAD, *_ANALYSIS)),
-    "measure_rival": Stage((*_RIVAL, "decoding/", *_DECODING), ("decode_baseline",)),
-    "time_rival": Stage((*_RIVAL, "decoding/", *_DECODING), ("decode_baseline",)),
+    "search_skips": Stage((*_RIVAL, *_SKIP_SEARCH, *_SPECULATION, *_DECODING), ("build_corpus.calibration",)),
+    "measure_rival": Stage((*_RIVAL, *_SPECULATION, *_DECODING), ("decode_baseline",)),
+    "time_rival": Stage((*_RIVAL, *_SPECULATION, *_DECODING), ("decode_baseline",)),
     "summarise_model": Stage(_ANALYSIS),
     "aggregate_study": Stage(_ANALYSIS),
     "render_report": Stage(_ANALYSIS),

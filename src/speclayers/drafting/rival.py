@@ -70,7 +70,7 @@ def known_rivals() -> list[str]:
     return RIVALS.known()
 
 
-FILES = {"cka": "table of CKA"}
+FILES = {"cka": "table of CKA", "skipped": "layers that a search chose to skip"}
 """What a drafter's NEEDS may name, each an option of the scripts that build it."""
 
 

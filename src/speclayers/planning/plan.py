@@ -23,6 +23,7 @@ from speclayers.planning.fanout import (
     most_sets,
     moved_heads,
     rival_runs,
+    searched_rivals,
     speed_runs,
     timed_rival_runs,
     trained_heads,
@@ -166,6 +167,7 @@ def _jobs(costs: Costs, model: str) -> Iterator[Job]:
     )
     yield from (job("measure_acceptance", **_setting(run)) for run in acceptance_runs(study, heads) for _ in ranges)
     yield from (job("measure_speed", **_setting(run)) for run in speed_runs(study, heads))
+    yield from (job("search_skips", rival=run) for run in searched_rivals(study, model))
     yield from (job("measure_rival", temperature=run.temperature) for run in rival_runs(study, model))
     yield from (job("time_rival", temperature=run.temperature) for run in timed_rival_runs(study, model))
     yield job("summarise_model")
