@@ -175,13 +175,18 @@ rival_results = [file for model in study.study.models for file in rival_files_of
 def needs_of(wildcards):
     """Files that a drafter asks for, each under its name."""
     name, model = RivalName.parse(wildcards.rival), wildcards.model
-    made = {"cka": layout.geometry(model, "cka")}
+    made = {"cka": layout.geometry(model, "cka"), "skipped": layout.rival(model, name, "skipped.json")}
     return {need: made[need] for need in rival_needs(name.kind)}
 
 
 def needs_options(wildcards, input):
     """The same as options of the script."""
     return [f"--{need} {input[need]}" for need in needs_of(wildcards)]
+
+
+def threads_of_search(wildcards):
+    """The whole machine for a search that measures time; else one core."""
+    return whole_machine(wildcards) if costs.skip_search(wildcards.rival).objective == "time" else 1
 
 
 def rival_identity(stage):

@@ -149,6 +149,10 @@ class Layout:
         """Table of a timed run."""
         return f"{self.model(model)}/speed/{head}/T{temperature}-n{nodes}.parquet"
 
+    def rival(self, model: str, rival: str, file: str) -> str:
+        """What is made for a drafter without a head before it is measured: search.parquet and skipped.json."""
+        return f"{self.model(model)}/rivals/{rival}/{file}"
+
     def summary(self, model: str, table: str) -> str:
         """One of SUMMARY_TABLES: all results of one model, united."""
         return f"{self.model(model)}/summary/{table}.parquet"

@@ -12,14 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from speclayers.config import DraftConfig, Study, TrainedSource
+from speclayers.config import DraftConfig, SkipSearch, Study, TrainedSource
 from speclayers.drafting.halving import plan_rungs
 from speclayers.layout import Layout
-from speclayers.names import LAYERS_PATTERN, HeadName, ShapeName, layers_of
+from speclayers.names import LAYERS_PATTERN, HeadName, RivalName, ShapeName, layers_of
 from speclayers.planning import constants as known
 from speclayers.planning.constants import GPU, HOST, PROCESSOR, Machine
 from speclayers.planning.fanout import most_sets, shapes
 from speclayers.planning.sizes import ASSUMED, STORED_BYTES, Size, size_of
+from speclayers.reading import checked_options
 
 MB = 1e6
 
@@ -381,6 +382,22 @@ class Costs:
         acceptance, model = self.study.acceptance, wildcards["model"]
         plain = self._plain(model, self._asked(), acceptance.max_new_tokens)
         return self._decoding(model, known.RIVAL_PASSES * plain)
+
+    def skip_search(self, rival: str) -> SkipSearch:
+        """Return how layers to skip are searched for a drafter's run.
+
+        Raises:
+            UserError: Its options do not fit.
+        """
+        label = RivalName.parse(rival).label
+        (config,) = (config for config in self.study.rivals if config.runs()[0].label == label)
+        options = {key: value for key, value in config.options.items() if key in SkipSearch.model_fields}
+        return checked_options(f"rivals.{label}", SkipSearch, options)
+
+    def _search_skips(self, wildcards: Mapping[str, str]) -> Cost:
+        settings, model = self.skip_search(wildcards["rival"]), wildcards["model"]
+        plain = self._plain(model, settings.trials * settings.prompts, settings.new_tokens)
+        return self._decoding(model, known.SEARCH_PASSES * plain)
 
     def _time_rival(self, wildcards: Mapping[str, str]) -> Cost:
         speed, model = self.study.speed, wildcards["model"]

@@ -7,6 +7,7 @@ from itertools import product
 from typing import NamedTuple
 
 from speclayers.config import AcceptanceConfig, ReplicaSettings, SpeedConfig, Study
+from speclayers.fingerprint import rival_needs
 from speclayers.names import PRETRAINED, HeadName, Layers, RivalName, ShapeName, temperature_name
 
 LAYERS_A_PASS = 40
@@ -102,6 +103,12 @@ def timed_rival_runs(study: Study, model: str) -> list[Run]:
     first = {rival.runs()[0] for rival in study.rivals}
     temperatures = {temperature_name(temperature) for temperature in study.speed.temperatures}
     return [run for run in rival_runs(study, model) if run.head in first and run.temperature in temperatures]
+
+
+def searched_rivals(study: Study, model: str) -> list[RivalName]:
+    """Return the runs of a model's drafters without heads for which layers to skip are searched first."""
+    runs = dict.fromkeys(run.head for run in rival_runs(study, model))
+    return [run for run in runs if isinstance(run, RivalName) and "skipped" in rival_needs(run.kind)]
 
 
 def most_sets(study: Study, model: str) -> list[LayerSet]:

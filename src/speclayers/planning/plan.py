@@ -25,6 +25,7 @@ from speclayers.planning.fanout import (
     pretrained_heads,
     pretrained_runs,
     rival_runs,
+    searched_rivals,
     speed_runs,
     timed_rival_runs,
     trained_heads,
@@ -173,6 +174,7 @@ def _jobs(costs: Costs, model: str) -> Iterator[Job]:
     timed = speed_runs(study, heads) + pretrained_runs(study, model, study.speed)
     yield from (job("measure_acceptance", **_setting(run)) for run in counted for _ in ranges)
     yield from (job("measure_speed", **_setting(run)) for run in timed)
+    yield from (job("search_skips", rival=run) for run in searched_rivals(study, model))
     yield from (job("measure_rival", temperature=run.temperature) for run in rival_runs(study, model))
     yield from (job("time_rival", temperature=run.temperature) for run in timed_rival_runs(study, model))
     yield job("summarise_model")
