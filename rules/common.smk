@@ -12,7 +12,6 @@ from speclayers.export.layer_ids import ENGINES
 from speclayers.names import (
     HEAD_PATTERN,
     LAYERS_PATTERN,
-    PRETRAINED,
     PRETRAINED_PATTERN,
     SHAPE_PATTERN,
     HeadName,
@@ -28,12 +27,13 @@ from speclayers.planning.fanout import (
     LayerSet,
     acceptance_runs,
     moved_heads,
+    pretrained_runs,
     rival_runs,
-    shapes,
     speed_runs,
     timed_rival_runs,
     trained_heads,
 )
+from speclayers.planning.options import refuse_unfit_options
 from speclayers.reading import parse_study, refuse_missing_files, refuse_repeated_keys, refuse_unwritable
 from speclayers.errors import UserError
 from speclayers.fingerprint import rival_files, rival_needs, selector_files
@@ -49,14 +49,15 @@ try:
         selector_files(selector.name)
     for rival in study.rivals:
         rival_files(rival.name)
-    refuse_missing_files(study)
+    layout = Layout(study.study.name)
+    refuse_missing_files(study, layout)
+    if workflow.is_main_process:  # and not in each job, which parses this file again
+        refuse_unfit_options(study)
     if not any(re.fullmatch(r"--dry-?run|-[a-z]*n[a-z]*", word) for word in sys.argv):  # which writes nothing
-        refuse_unwritable(*map(Path, (Layout(study.study.name).root, "logs", ".snakemake")))
+        refuse_unwritable(*map(Path, (layout.root, "logs", ".snakemake")))
 except UserError as error:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(2)
-
-layout = Layout(study.study.name)
 
 # the jobs' `python` is the one that runs this workflow, whether or not its environment is activated
 os.environ.update(PATH=os.pathsep.join((str(Path(sys.executable).parent), *os.get_exec_path())))

@@ -14,8 +14,8 @@ rule import_draft:
     conda:
         "../envs/export.yaml"
     resources:
-        mem_mb=lambda wildcards, attempt: 6000 * attempt,
-        runtime=lambda wildcards, attempt: 60 * attempt,
+        mem_mb=memory_of("import_draft"),
+        runtime=minutes_of("import_draft"),
     params:
         spec=lambda wildcards: specs.pretrained(study, wildcards.name).canonical(),
         code=identities.code("import_draft"),

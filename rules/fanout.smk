@@ -96,23 +96,9 @@ def results_of(heads, prefix=""):
     return results
 
 
-def pretrained_of(model):
-    """Names of the heads trained elsewhere that draft for a model."""
-    return [f"{PRETRAINED}{name}" for name, head in study.pretrained.items() if head.model == model]
-
-
-def pretrained_runs(model):
-    """All (head, temperature, nodes) at which heads trained elsewhere are counted, and those at which they are timed."""
-    heads = pretrained_of(model)
-    return tuple(
-        [(head, temperature_name(t), n) for head in heads for t in settings.temperatures for n in shapes(settings)]
-        for settings in (study.acceptance, study.speed)
-    )
-
-
 def pretrained_results(wildcards):
     """Everything measured of heads trained elsewhere; they wait for no selection."""
-    counted, timed = pretrained_runs(wildcards.model)
+    counted, timed = (pretrained_runs(study, wildcards.model, settings) for settings in (study.acceptance, study.speed))
     return {
         "pretrained_cycles": [layout.acceptance(wildcards.model, *run, "cycles") for run in counted],
         "pretrained_turns": [layout.acceptance(wildcards.model, *run, "turns") for run in counted],
@@ -147,22 +133,29 @@ def screening_of(wildcards):
     return [] if study.screen is None else layout.screening(wildcards.model)
 
 
+# that of temperature 0 says which questions were skipped
+BASELINES = list(dict.fromkeys(map(temperature_name, (0.0, *study.acceptance.temperatures))))
+
+
 def summary_options(wildcards):
-    """The same as options of the script, each naming what it is."""
+    """The same as options of the script, each naming what it is: a list that grows with the study, so not in a command."""
     heads = heads_of(wildcards) + screened_heads_of(wildcards) + moved_heads_of(wildcards)
     model = wildcards.model
-    counted, timed = pretrained_runs(model)
+    counted, timed = (pretrained_runs(study, model, settings) for settings in (study.acceptance, study.speed))
+    counted += [*acceptance_runs(study, heads), *rival_runs(study, model)]
+    timed += [*speed_runs(study, heads), *timed_rival_runs(study, model)]
     return [
-        *(f"--screening {path}" for path in (screening_of(wildcards),) if path),
-        *(f"--head {head}={Path(layout.head(model, head, 'config.json')).parent}" for head in heads),
+        *(f"--baseline={temperature}={layout.baseline(model, temperature)}" for temperature in BASELINES),
+        *(f"--screening={path}" for path in (screening_of(wildcards),) if path),
+        *(f"--head={head}={Path(layout.head(model, head, 'config.json')).parent}" for head in heads),
         *(
-            f"--acceptance {head}:{temperature}:{nodes}="
-            f"{Path(layout.acceptance(model, head, temperature, nodes, 'cycles')).parent}"
-            for head, temperature, nodes in [*acceptance_runs(study, heads), *counted]
+            f"--acceptance={drafter}:{temperature}:{nodes}="
+            f"{Path(layout.acceptance(model, drafter, temperature, nodes, 'cycles')).parent}"
+            for drafter, temperature, nodes in counted
         ),
         *(
-            f"--speed {head}:{temperature}:{nodes}={layout.speed(model, head, temperature, nodes)}"
-            for head, temperature, nodes in [*speed_runs(study, heads), *timed]
+            f"--speed={drafter}:{temperature}:{nodes}={layout.speed(model, drafter, temperature, nodes)}"
+            for drafter, temperature, nodes in timed
         ),
     ]
 
@@ -175,22 +168,6 @@ def rival_files_of(model):
     return counted + [layout.speed(model, *run) for run in timed_rival_runs(study, model)]
 
 
-def rival_options(wildcards):
-    """The same as options of the script that summarises them."""
-    model = wildcards.model
-    return [
-        *(
-            f"--acceptance {rival}:{temperature}:{nodes}="
-            f"{Path(layout.acceptance(model, rival, temperature, nodes, 'cycles')).parent}"
-            for rival, temperature, nodes in rival_runs(study, model)
-        ),
-        *(
-            f"--speed {rival}:{temperature}:{nodes}={layout.speed(model, rival, temperature, nodes)}"
-            for rival, temperature, nodes in timed_rival_runs(study, model)
-        ),
-    ]
-
-
 # Named by the targets, too, as the screenings are: else a drafter added to a finished study would not be looked for.
 rival_results = [file for model in study.study.models for file in rival_files_of(model)]
 
@@ -198,13 +175,18 @@ rival_results = [file for model in study.study.models for file in rival_files_of
 def needs_of(wildcards):
     """Files that a drafter asks for, each under its name."""
     name, model = RivalName.parse(wildcards.rival), wildcards.model
-    made = {"cka": layout.geometry(model, "cka")}
+    made = {"cka": layout.geometry(model, "cka"), "skipped": layout.rival(model, name, "skipped.json")}
     return {need: made[need] for need in rival_needs(name.kind)}
 
 
 def needs_options(wildcards, input):
     """The same as options of the script."""
     return [f"--{need} {input[need]}" for need in needs_of(wildcards)]
+
+
+def threads_of_search(wildcards):
+    """The whole machine for a search that measures time; else one core."""
+    return whole_machine(wildcards) if costs.skip_search(wildcards.rival).objective == "time" else 1
 
 
 def rival_identity(stage):

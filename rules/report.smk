@@ -1,7 +1,3 @@
-# that of temperature 0 says which questions were skipped
-BASELINES = list(dict.fromkeys(map(temperature_name, (0.0, *study.acceptance.temperatures))))
-
-
 rule summarise_model:
     input:
         unpack(results_of(heads_of)),
@@ -12,13 +8,11 @@ rule summarise_model:
         screening=screening_of,
         geometry=expand(layout.geometry("{{model}}", "{table}"), table=GEOMETRY_TABLES),
         selections=layout.selections("{model}"),
-        baseline=expand(
-            layout.baseline("{{model}}", "{temperature}"),
-            temperature=BASELINES,
-        ),
+        baseline=expand(layout.baseline("{{model}}", "{temperature}"), temperature=BASELINES),
         target=layout.manifest("{model}"),
     output:
         expand(layout.summary("{{model}}", "{table}"), table=SUMMARY_TABLES),
+        inputs=layout.inputs("summarise_model", "{model}"),
     log:
         layout.log("summarise_model", "{model}"),
     benchmark:
@@ -32,14 +26,13 @@ rule summarise_model:
         code=identities.code("summarise_model"),
         dtype=lambda wildcards: study.models[wildcards.model].dtype,
         options=summary_options,
-        rivals=rival_options,
         geometry=lambda wildcards, input: Path(input.geometry[0]).parent.as_posix(),
-        baseline=lambda wildcards: [f"--baseline {t}={layout.baseline(wildcards.model, t)}" for t in BASELINES],
         folder=lambda wildcards, output: Path(output[0]).parent.as_posix(),
     shell:
+        "printf '%s\\n' {params.options:q} > {output.inputs}\n"
         "python scripts/summarise_model.py --model {wildcards.model} --fingerprint {params.code} --target {input.target}"
-        " --geometry {params.geometry} --selections {input.selections} {params.options}"
-        " {params.rivals} {params.baseline} --dtype {params.dtype} --output {params.folder} > {log} 2>&1"
+        " --geometry {params.geometry} --selections {input.selections} @{output.inputs}"
+        " --dtype {params.dtype} --output {params.folder} > {log} 2>&1"
 
 
 rule aggregate_study:
@@ -50,6 +43,7 @@ rule aggregate_study:
         database=layout.database,
         answer=layout.answer,
         tables=directory(layout.tables),
+        inputs=layout.inputs("aggregate_study"),
     log:
         layout.log("aggregate_study"),
     benchmark:
@@ -62,12 +56,19 @@ rule aggregate_study:
     params:
         spec=specs.aggregate(study).canonical(),
         code=identities.code("aggregate_study"),
-        summaries=[f"--summary {model}={Path(layout.summary(model, 'runs')).parent}" for model in study.study.models],
-        targets=[f"--target {model}={layout.manifest(model)}" for model in study.study.models],
+        options=[
+            option
+            for model in study.study.models
+            for option in (
+                f"--summary={model}={Path(layout.summary(model, 'runs')).parent}",
+                f"--target={model}={layout.manifest(model)}",
+            )
+        ],
         benchmarks=f"{layout.root}/benchmarks",
     shell:
-        "python scripts/aggregate_study.py --spec {params.spec:q} --fingerprint {params.code} --threads {threads} {params.summaries}"
-        " {params.targets} --benchmarks {params.benchmarks} --database {output.database}"
+        "printf '%s\\n' {params.options:q} > {output.inputs}\n"
+        "python scripts/aggregate_study.py --spec {params.spec:q} --fingerprint {params.code} --threads {threads}"
+        " @{output.inputs} --benchmarks {params.benchmarks} --database {output.database}"
         " --answer {output.answer} --tables {output.tables} > {log} 2>&1"
 
 
@@ -100,6 +101,7 @@ rule render_layers:
         targets=expand(layout.manifest("{model}"), model=study.study.models),
     output:
         page=layout.layers_page,
+        inputs=layout.inputs("render_layers"),
     log:
         layout.log("render_layers"),
     conda:
@@ -112,12 +114,16 @@ rule render_layers:
         code=identities.code("render_layers"),
         plotting=[f"{name}={version(name)}" for name in ("altair", "vl-convert-python")],
         options=[
-            f"--target {model}={layout.manifest(model)}"
-            f" --geometry {model}={Path(layout.geometry(model, 'cka')).parent}"
-            f" --selections {model}={layout.selections(model)}"
-            f" --recommendation {model}={layout.recommendation(model)}"
+            option
             for model in study.study.models
+            for option in (
+                f"--target={model}={layout.manifest(model)}",
+                f"--geometry={model}={Path(layout.geometry(model, 'cka')).parent}",
+                f"--selections={model}={layout.selections(model)}",
+                f"--recommendation={model}={layout.recommendation(model)}",
+            )
         ],
     shell:
-        "python scripts/render_layers.py --spec {params.spec:q} --fingerprint {params.code} {params.options}"
+        "printf '%s\\n' {params.options:q} > {output.inputs}\n"
+        "python scripts/render_layers.py --spec {params.spec:q} --fingerprint {params.code} @{output.inputs}"
         " --page {output.page} > {log} 2>&1"

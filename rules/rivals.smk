@@ -1,6 +1,35 @@
 """Drafters that need no head: measured like the heads, on the same questions."""
 
 
+rule search_skips:
+    input:
+        corpus=layout.corpus("{model}", "calibration"),
+        target=layout.manifest("{model}"),
+    output:
+        search=layout.rival("{model}", "{rival}", "search.parquet"),
+        skipped=layout.rival("{model}", "{rival}", "skipped.json"),
+    log:
+        layout.log("search_skips", "{model}", "{rival}"),
+    benchmark:
+        layout.benchmark("search_skips", "{model}", "{rival}")
+    conda:
+        "../envs/model.yaml"
+    threads: threads_of_search
+    resources:
+        mem_mb=memory_of("search_skips"),
+        runtime=minutes_of("search_skips"),
+        gpu=gpus_of("search_skips"),
+    params:
+        spec=rival_spec("search_skips"),
+        identity=rival_identity("search_skips"),
+        target=folder_of("target"),
+        work=lambda wildcards: layout.work(wildcards.model, f"search-{wildcards.rival}"),
+    shell:
+        "python scripts/search_skips.py --spec {params.spec:q} --model {wildcards.model}"
+        " --fingerprint {params.identity} --threads {threads} --target {params.target} --rival {wildcards.rival}"
+        " --corpus {input.corpus} --work {params.work} --search {output.search} --skipped {output.skipped} > {log} 2>&1"
+
+
 rule measure_rival:
     input:
         unpack(needs_of),

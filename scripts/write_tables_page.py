@@ -58,6 +58,7 @@ PLACES = {
     LAYOUT.acceptance(*RUN, "cycles"): tables.CYCLES,
     LAYOUT.acceptance(*RUN, "turns"): tables.TURNS,
     LAYOUT.speed(*RUN): tables.SPEED,
+    LAYOUT.rival("{model}", "{rival}", "search.parquet"): tables.SKIP_SEARCH,
 }
 
 

@@ -16,8 +16,9 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from speclayers.config import Section, nearest
+from speclayers.config import Section
 from speclayers.errors import UserError
+from speclayers.plugins import RIVALS, SELECTORS
 
 RESULT_VERSION = "1"
 
@@ -27,6 +28,7 @@ PLUMBING = (
     "errors.py",
     "files.py",
     "names.py",
+    "plugins.py",
     "reading.py",
     "config/",
     "specs.py",
@@ -73,6 +75,13 @@ _SELECTION = tuple(
 _SWEEP = tuple(
     f"selection/{name}.py" for name in ("filter_sweep", "layer_geometry", "search", "selector", "selectors/elsi")
 )
+_SPECULATION = tuple(
+    f"decoding/{name}.py"
+    for name in (
+        *("__init__", "acceptance", "baseline", "clock", "exactness", "loop", "passes", "plain", "ranges", "sampling"),
+        *("shards", "skipping", "speed", "turns", "verify"),
+    )
+)
 _HEAD = tuple(f"drafting/{name}.py" for name in ("head", "draft_cache", "tensor_files", "vocabulary"))
 _TRAINING = (
     *_HEAD,
@@ -90,6 +99,10 @@ _RIVAL = (
     "targets/block_rows.py",
 )
 """The drafters themselves are added by the workflow, as the selectors are."""
+_SKIP_SEARCH = (
+    *(f"drafting/{name}.py" for name in ("rivals/self_sd", "self_sd", "skip_options", "skipping", "sublayers")),
+    "decoding/skip_search.py",
+)
 _ANALYSIS = ("analysis/", "decoding/exactness.py", "decoding/skipping.py")
 
 STAGES = {
@@ -115,14 +128,15 @@ STAGES = {
     ),
     "choose_questions": Stage(("corpus/questions.py", "corpus/prompts.py", "corpus/bundled/questions.jsonl")),
     "decode_baseline": Stage(_BASELINE, ("target", "choose_questions")),
-    "measure_acceptance": Stage((*_DRAFTING, "decoding/", *_DECODING), ("train_draft", "decode_baseline")),
+    "measure_acceptance": Stage((*_DRAFTING, *_SPECULATION, *_DECODING), ("train_draft", "decode_baseline")),
     "merge_shards": Stage(("decoding/ranges.py",)),
-    "measure_speed": Stage((*_DRAFTING, "decoding/", *_DECODING), ("train_draft", "decode_baseline")),
+    "measure_speed": Stage((*_DRAFTING, *_SPECULATION, *_DECODING), ("train_draft", "decode_baseline")),
     "import_draft": Stage((*_EXPORT, *_HEAD)),
     "recommend_head": Stage((*_EXPORT, *_HEAD, *_ANALYSIS)),
     "export_draft": Stage((*_EXPORT, *_HEAD, *_ANALYSIS)),
-    "measure_rival": Stage((*_RIVAL, "decoding/", *_DECODING), ("decode_baseline",)),
-    "time_rival": Stage((*_RIVAL, "decoding/", *_DECODING), ("decode_baseline",)),
+    "search_skips": Stage((*_RIVAL, *_SKIP_SEARCH, *_SPECULATION, *_DECODING), ("build_corpus.calibration",)),
+    "measure_rival": Stage((*_RIVAL, *_SPECULATION, *_DECODING), ("decode_baseline",)),
+    "time_rival": Stage((*_RIVAL, *_SPECULATION, *_DECODING), ("decode_baseline",)),
     "summarise_model": Stage(_ANALYSIS),
     "aggregate_study": Stage(_ANALYSIS),
     "render_report": Stage(_ANALYSIS),
@@ -202,8 +216,7 @@ def selector_files(name: str) -> list[Path]:
     Raises:
         UserError: There is no selector of this name, or its file is no valid Python.
     """
-    path = _plugin("selection/selectors", name, "selection.selectors: there is no selector")
-    return _with_imports(path, "speclayers.selection.selectors", "selector")
+    return _with_imports(PACKAGE / SELECTORS.file(name), "speclayers.selection.selectors", "selector")
 
 
 def rival_files(name: str) -> list[Path]:
@@ -212,8 +225,7 @@ def rival_files(name: str) -> list[Path]:
     Raises:
         UserError: There is no such drafter, or a file is no valid Python.
     """
-    path = _plugin("drafting/rivals", name, "rivals: there is no drafter")
-    return _with_imports(path, "speclayers.drafting", "drafter")
+    return _with_imports(PACKAGE / RIVALS.file(name), "speclayers.drafting", "drafter")
 
 
 def rival_needs(name: str) -> tuple[str, ...]:
@@ -226,15 +238,6 @@ def rival_needs(name: str) -> tuple[str, ...]:
         if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["NEEDS"]:
             return tuple(ast.literal_eval(node.value))
     return ()
-
-
-def _plugin(folder: str, name: str, missing: str) -> Path:
-    path = PACKAGE / folder / f"{name}.py"
-    if not path.is_file():
-        known = sorted(other.stem for other in path.parent.glob("[!_]*.py"))
-        hint = nearest(name, known) or f"; known are {', '.join(known)}"
-        raise UserError(f"{missing} '{name}'{hint}")
-    return path
 
 
 def _with_imports(start: Path, package: str, what: str) -> list[Path]:

@@ -149,6 +149,10 @@ class Layout:
         """Table of a timed run."""
         return f"{self.model(model)}/speed/{head}/T{temperature}-n{nodes}.parquet"
 
+    def rival(self, model: str, rival: str, file: str) -> str:
+        """What is made for a drafter without a head before it is measured: search.parquet and skipped.json."""
+        return f"{self.model(model)}/rivals/{rival}/{file}"
+
     def summary(self, model: str, table: str) -> str:
         """One of SUMMARY_TABLES: all results of one model, united."""
         return f"{self.model(model)}/summary/{table}.parquet"
@@ -199,6 +203,10 @@ class Layout:
     def log(self, rule: str, *wildcards: str) -> str:
         """Log of a rule's job."""
         return "/".join(("logs", self.study, rule, *(f"{w}" for w in wildcards or ("all",)))) + ".log"
+
+    def inputs(self, rule: str, *wildcards: str) -> str:
+        """What a job that unites results was told to read: an option of its script a line."""
+        return "/".join((self.root, "inputs", rule, *(wildcards or ("all",)))) + ".txt"
 
     def benchmark(self, rule: str, *wildcards: str) -> str:
         """What Snakemake measured of a job: time, memory, processor use."""

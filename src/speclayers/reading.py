@@ -10,9 +10,9 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import ValidationError
 
-from speclayers.config import Section, Study, nearest
+from speclayers.config import FolderSource, Section, Study, TrainedSource, nearest
 from speclayers.errors import UserError
-from speclayers.layout import SPLITS
+from speclayers.layout import SPLITS, Layout
 
 
 def _section_at(location: tuple[int | str, ...]) -> type[Section] | None:
@@ -66,14 +66,22 @@ def refuse_repeated_keys(path: Path) -> None:
         raise UserError(f"{path}: is no valid YAML: {' '.join(str(error).split())}") from None
 
 
-def refuse_missing_files(study: Study) -> None:
-    """Check that the prompts and questions that a study reads from files are there.
+def refuse_missing_files(study: Study, layout: Layout) -> None:
+    """Check that the models, prompts and questions that a study reads from files are there.
 
-    Snakemake would not say so: with results of an earlier run it would go on with those, made from other files.
+    Snakemake would not say so: with results of an earlier run it would go on with those, made from other files. A
+    model's folder may go once the model is fetched.
 
     Raises:
         UserError: One is missing, or is no file.
     """
+    named = {name: study.models[name].source for name in study.study.models}
+    teachers = [source.teacher for source in named.values() if isinstance(source, TrainedSource)]
+    for name, source in (named | {teacher: study.models[teacher].source for teacher in teachers}).items():
+        if not isinstance(source, FolderSource) or Path(layout.manifest(name)).exists():
+            continue
+        if not (Path(source.path) / "config.json").is_file():
+            raise UserError(f"models.{name}.source.path: {source.path} holds no config.json; expected a model's folder")
     sources = {f"corpus.{split}.prompts": getattr(study.corpus, split).prompts for split in SPLITS}
     for name, head in study.pretrained.items():
         if head.path is not None and not (Path(head.path) / "config.json").is_file():

@@ -141,6 +141,13 @@ class RivalSpec(Section):
     rival: RivalConfig
 
 
+class SkipSearchSpec(Section):
+    """Searching layers for a drafter to skip."""
+
+    runtime: Runtime
+    rival: RivalConfig
+
+
 class TimedRivalSpec(Section):
     """Timed decoding with such a drafter."""
 
@@ -348,6 +355,11 @@ def timed_rival(study: Study, model: str, label: str) -> TimedRivalSpec:
     timed = speed(study, model)
     timed = timed.model_copy(update={"decode": _without_tree(timed.decode)})
     return TimedRivalSpec(timed=timed, rival=_entry(study, label))
+
+
+def search_skips(study: Study, model: str, label: str) -> SkipSearchSpec:
+    """Return the slice of search_skips."""
+    return SkipSearchSpec(runtime=study.models[model].runtime(), rival=_entry(study, label))
 
 
 def _without_tree(spec: DecodeSpec) -> DecodeSpec:

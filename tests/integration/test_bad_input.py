@@ -170,6 +170,20 @@ def test_an_unknown_selector_is_refused_before_anything_runs(workspace):
     assert "there is no selector 'elsy'" in the_error(workspace.snakemake("--configfile", "bad.yaml"))
 
 
+@pytest.mark.parametrize(
+    ("study", "told"),
+    [
+        ("selection: {selectors: [{name: eagle3}, {name: elsi, options: {layer: 3}}]}", "selectors.elsi.options.layer"),
+        ("rivals: [{name: clasp, options: {intervall: 2}}]", "did you mean 'interval'?"),
+        ("selection: {selectors: [{name: eagle3}, {name: elsi, k: [16]}]}", "16 is more than the 12 layers"),
+        ("{models: {m: {source: {kind: folder, path: gone}}}, study: {models: [m]}}", "models.m.source.path: gone"),
+    ],
+)
+def test_a_dry_run_refuses_what_a_job_would_refuse_hours_later(workspace, study, told):
+    (workspace.folder / "bad.yaml").write_text(study)
+    assert told in the_error(workspace.snakemake("-n", "--configfile", "bad.yaml"))
+
+
 def test_a_selector_file_that_is_no_python_stops_the_workflow_with_its_line(workspace, tmp_path):
     package = tmp_path / "package"
     shutil.copytree(PACKAGE, package / "speclayers")

@@ -15,6 +15,7 @@ from speclayers.errors import UserError
 from speclayers.layout import Layout
 from speclayers.names import HeadName, ShapeName, layers_name, layers_of, temperature_name
 from speclayers.planning.fanout import acceptance_runs
+from speclayers.planning.options import refuse_unfit_options
 from speclayers.reading import parse_study, refuse_missing_files, refuse_repeated_keys, refuse_unwritable
 
 ROOT = Path(__file__).parents[2]
@@ -148,6 +149,14 @@ def test_a_model_name_that_is_no_plain_folder_name_is_refused(name):
         ({"screen": {"layers": [-1]}}, "screen.layers.0"),
         ({"screen": {"layers": [13]}}, "screen.layers: 13 does not exist; tiny-qwen3 has layers 0 to 12"),
         ({"screen": {"kep": 0.5}}, "did you mean 'keep'?"),
+        (
+            {"selection": {"selectors": [{"name": "eagle3"}, {"name": "elsi", "k": [1, 13]}]}},
+            "selection.selectors.elsi.k: 13 is more than the 12 layers of tiny-qwen3",
+        ),
+        (
+            {"models": {"smollm2-135m": {"size": {"layers": 2}}}},
+            "selection.selectors.eagle3.k: 3 is more than the 2 layers of smollm2-135m",
+        ),
         ({"transfer": {"to": []}}, "transfer.to"),
         ({"transfer": {"to": ["elsie"]}}, "transfer.to: 'elsie' is not among selection.selectors that are trained"),
         ({"transfer": {"to": ["elsi_c"]}}, "transfer.to: 'elsi_c' is not among selection.selectors that are trained"),
@@ -192,6 +201,9 @@ def test_what_yaml_would_silently_drop_is_refused(tmp_path, text, told):
         refuse_repeated_keys(shipped)
 
 
+IN_A_FOLDER = {"source": {"kind": "folder", "path": "gone"}}
+
+
 @pytest.mark.parametrize(
     ("overlay", "told"),
     [
@@ -207,12 +219,57 @@ def test_what_yaml_would_silently_drop_is_refused(tmp_path, text, told):
             {"corpus": {"training": {"prompts": {"source": "file", "path": "/"}}}},
             "corpus.training.prompts.path: / is no file",
         ),
+        (
+            {"models": {"m": IN_A_FOLDER}, "study": {"models": ["m"]}},
+            "models.m.source.path: gone holds no config.json",
+        ),
+        (
+            {"models": {"m": IN_A_FOLDER, "tiny-qwen3": {"source": {"teacher": "m"}}}},
+            "models.m.source.path: gone holds no config.json",
+        ),
     ],
 )
-def test_files_that_are_not_there_are_named_by_their_key(overlay, told):
-    refuse_missing_files(parse_study(merged({})))
+def test_files_that_are_not_there_are_named_by_their_key(overlay, told, tmp_path):
+    layout = Layout("quickstart", str(tmp_path))
+    refuse_missing_files(parse_study(merged({})), layout)
     with pytest.raises(UserError, match=told):
-        refuse_missing_files(parse_study(merged(overlay)))
+        refuse_missing_files(parse_study(merged(overlay)), layout)
+
+
+def test_a_models_folder_may_go_once_the_model_is_fetched(tmp_path):
+    layout = Layout("quickstart", str(tmp_path))
+    manifest = Path(layout.manifest("m"))
+    manifest.parent.mkdir(parents=True)
+    manifest.touch()
+    refuse_missing_files(parse_study(merged({"models": {"m": IN_A_FOLDER}, "study": {"models": ["m"]}})), layout)
+
+
+@pytest.mark.parametrize(
+    ("overlay", "told"),
+    [
+        (
+            {"selection": {"selectors": [{"name": "eagle3"}, {"name": "elsi", "options": {"layer": 3}}]}},
+            "selection.selectors.elsi.options.layer: unknown option",
+        ),
+        (
+            {"selection": {"selectors": [{"name": "eagle3", "seeds": [0, 1]}]}},
+            r"selection.selectors.eagle3.seeds: found \[0, 1\]",
+        ),
+        (
+            {"selection": {"selectors": [{"name": "eagle3", "k": [2]}]}},
+            "selection.selectors.eagle3.k: found 2, but this selector is defined for k = 3",
+        ),
+        (
+            {"rivals": [{"name": "clasp", "options": {"intervall": 2}}]},
+            "rivals.clasp.options.intervall: unknown option",
+        ),
+        ({"rivals": [{"name": "random_skip"}]}, "rivals.random_skip.seeds: is missing"),
+    ],
+)
+def test_what_only_a_selectors_or_drafters_file_knows_is_checked_before_anything_runs(overlay, told):
+    refuse_unfit_options(parse_study(merged({"rivals": [{"name": "clasp"}]})))
+    with pytest.raises(UserError, match=told):
+        refuse_unfit_options(parse_study(merged(overlay)))
 
 
 def test_shape_names_survive_a_round_trip_and_tell_chains_from_trees():

@@ -4,6 +4,7 @@ import csv
 from pathlib import Path
 
 import pytest
+import yaml
 
 from speclayers.layout import Layout
 from speclayers.names import HeadName
@@ -13,19 +14,31 @@ from speclayers.planning.plan import lines_of_text, plan_study
 from speclayers.planning.sizes import ASSUMED, size_of
 from speclayers.reading import parse_study
 from speclayers.targets.manifest import Manifest, write_manifest
-from tests.unit.test_config import merged
+from tests.unit.test_config import ROOT, merged
 
-MEASURED = [
-    {key: row[key] if key in ("rule", "model") else float(row[key]) for key in ("rule", "model", *NUMBERS)}
-    for NUMBERS in [("jobs", "seconds", "max_rss_mb")]
-    for row in csv.DictReader((Path(__file__).parent / "data" / "quickstart_costs.csv").open())
-]
+NUMBERS = ("jobs", "seconds", "cpu_seconds", "max_rss_mb")
+
+
+def measured(name):
+    """What Snakemake recorded of all jobs of a finished study, from the table `costs` of its study.duckdb."""
+    with (Path(__file__).parent / "data" / f"{name}_costs.csv").open() as table:
+        return [
+            {key: float(value) if key in NUMBERS else value for key, value in row.items()}
+            for row in csv.DictReader(table)
+        ]
+
+
+MEASURED = measured("quickstart")
 HEAD = str(HeadName(layers=(2, 15, 27), seed=0))
 OF_HEAD = {"model": "smollm2-135m", "head": HEAD, "temperature": "0", "nodes": "30"}
 
 
 def study(**overrides):
     return parse_study(merged(overrides))
+
+
+def jobs(plan, stage, model):
+    return next(line.jobs for line in plan.lines if (line.stage, line.model) == (stage, model))
 
 
 @pytest.fixture
@@ -51,6 +64,21 @@ def test_the_plan_of_the_default_study_is_within_twice_of_what_a_run_measured(la
         assert 0.8 < line.memory_mb / row["max_rss_mb"] < 2, row
     measured = sum(row["seconds"] for row in MEASURED) / 3600
     assert 0.5 < plan.total.hours / measured < 2
+
+
+def test_the_plan_of_the_embedded_study_is_within_twice_of_what_a_run_measured(layout):
+    plan = plan_study(parse_study(merged(yaml.safe_load((ROOT / "studies/embedded.yaml").read_text()))), layout)
+    planned = {(line.stage, line.model): line for line in plan.lines}
+    rows = measured("embedded")
+    for row in rows:
+        line = planned[row["rule"], row["model"]]
+        assert line.jobs == row["jobs"], row
+        # other work ran beside it: of a job that had its core for less than half of the time, either clock may be right
+        own = row["cpu_seconds"] / row["seconds"] > 0.5
+        assert 0.5 * row["seconds" if own else "cpu_seconds"] < line.hours * 3600 < 2 * row["seconds"], row
+        assert 0.5 < line.memory_mb / row["max_rss_mb"] < 2, row
+    total = sum(row["seconds"] for row in rows) / 3600
+    assert 0.5 < plan.total.hours / total < 2
 
 
 def test_jobs_ask_for_more_than_was_measured_and_for_more_at_each_attempt(costs):
@@ -153,6 +181,15 @@ def test_the_plan_warns_where_the_disk_is_too_small(layout):
     assert any("warning: only 0.0 GB are free" in line for line in lines_of_text(plan, 1))
 
 
+def test_the_papers_study_fits_on_a_few_disks_as_it_stores_no_features(layout):
+    paper = yaml.safe_load((ROOT / "studies/paper.yaml").read_text())
+    plan = plan_study(parse_study(merged(paper)), layout)
+    assert "extract_features" not in {line.stage for line in plan.lines}
+    assert plan.disk_mb < 2e6
+    paper["draft"]["features"] = "cached"
+    assert plan_study(parse_study(merged(paper)), layout).disk_mb > 1e7
+
+
 def test_the_plan_counts_what_was_chosen_once_it_is_known(layout):
     bound = plan_study(study(), layout)
     chosen = Path(layout.heads("smollm2-135m"))
@@ -160,10 +197,17 @@ def test_the_plan_counts_what_was_chosen_once_it_is_known(layout):
     chosen.write_text('{"heads": [{"layers": [2, 15, 27], "selectors": ["eagle3", "elsi"]}]}')
     known = plan_study(study(), layout)
 
-    def jobs(plan, stage, model):
-        return next(line.jobs for line in plan.lines if (line.stage, line.model) == (stage, model))
-
     assert (jobs(bound, "train_draft", "smollm2-135m"), jobs(known, "train_draft", "smollm2-135m")) == (4, 1)
     assert jobs(known, "measure_acceptance", "smollm2-135m") == 4
     assert jobs(known, "train_draft", "tiny-qwen3") == 4
     assert "smollm2-135m: 1 layer sets to train on (chosen)" in known.assumptions
+
+
+def test_heads_trained_elsewhere_are_planned_with_all_their_runs(layout):
+    published = {"model": "smollm2-135m", "repo": "a/b"}
+    alone = plan_study(study(acceptance={"shards": 3}), layout)
+    plan = plan_study(study(acceptance={"shards": 3}, pretrained={"one": published, "two": published}), layout)
+    assert jobs(plan, "import_draft", "smollm2-135m") == 2
+    for stage, runs in (("measure_acceptance", 2 * 4 * 3), ("measure_speed", 2)):  # heads × settings × shards
+        assert jobs(plan, stage, "smollm2-135m") == jobs(alone, stage, "smollm2-135m") + runs
+        assert jobs(plan, stage, "tiny-qwen3") == jobs(alone, stage, "tiny-qwen3")

@@ -17,6 +17,7 @@ from speclayers.decoding.baseline import decode_questions
 from speclayers.decoding.shards import Shards, to_frame
 from speclayers.drafting.rival import build_rival, known_rivals
 from speclayers.errors import UserError
+from speclayers.files import write_json
 from speclayers.fingerprint import rival_files, rival_needs
 from speclayers.geometry.redundancy import redundant_blocks
 from speclayers.names import RivalName
@@ -39,7 +40,7 @@ from tests.unit.test_loop import (
 )
 
 OPTIONS = {"prompt_lookup": {"ngram": 3}, "lookahead": {"window": 4, "nodes": 13}}
-SEEDED = {"random_skip", "lookahead"}
+SEEDED = {"random_skip", "self_sd", "lookahead"}
 TREES = {"lookahead"}
 
 
@@ -54,8 +55,14 @@ def write_cka(folder, n_layers, unknown=False):
     return folder / "cka.parquet"
 
 
+def write_skipped(folder):
+    write_json(folder / "skipped.json", {"skipped_attention": [2, 3], "skipped_mlp": [3, 4]})
+    return folder / "skipped.json"
+
+
 def built(target, tmp_path, name, seed=None, length=4, nodes=None, **options):
-    files = {"cka": write_cka(tmp_path, target.n_layers)} if "cka" in rival_needs(name) else {}
+    made = {"cka": lambda: write_cka(tmp_path, target.n_layers), "skipped": lambda: write_skipped(tmp_path)}
+    files = {need: made[need]() for need in rival_needs(name)}
     config = RivalConfig(name=name, draft_length=length, tree_nodes=nodes, options=options)
     return build_rival(config, target, RivalName(name, None, seed), files)
 
@@ -75,10 +82,11 @@ def test_greedy_answers_of_every_drafter_are_plain_decodings(tiny_target, tmp_pa
         assert all(cycle.search_score is None for cycle in answer.cycles)
 
 
-def test_sampled_answers_with_skipped_layers_are_distributed_as_the_targets(tiny_target, tmp_path):
-    target = with_stop(tiny_target(vocabulary=SMALL, layers=2), [])
+@pytest.mark.parametrize(("name", "layers"), [("clasp", 2), ("self_sd", 4)])
+def test_sampled_answers_with_skipped_layers_are_distributed_as_the_targets(tiny_target, tmp_path, name, layers):
+    target = with_stop(tiny_target(vocabulary=SMALL, layers=layers), [])
     exact = exact_endings(target, [4, 7, 2], WARM)
-    drafter = built(target, tmp_path, "clasp", length=2, threshold=0.1)
+    drafter = built(target, tmp_path, name, 0 if name in SEEDED else None, length=2, threshold=0.1)
     assert endings_p_value(target, exact, WARM, 250, drafter) > 0.01
 
 

@@ -26,7 +26,7 @@ from speclayers.config.geometry import (
     TurningScore,
 )
 from speclayers.config.models import FolderSource, HubSource, PackageSource, Runtime, Source, TrainedSource
-from speclayers.config.rivals import RivalConfig
+from speclayers.config.rivals import RivalConfig, SkipSearch
 from speclayers.config.section import Section, nearest
 from speclayers.config.study import Study
 
@@ -55,6 +55,7 @@ __all__ = [
     "Section",
     "SelectionConfig",
     "SelectorConfig",
+    "SkipSearch",
     "Source",
     "SpecBenchQuestions",
     "SpeedConfig",

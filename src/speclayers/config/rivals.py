@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from speclayers.config.section import Name, Section, Seeds
 from speclayers.names import RIVAL_KIND_PATTERN, RIVAL_VARIANT_PATTERN, RivalName
+
+
+class SkipSearch(Section):
+    """The search for layers to skip before anything is decoded: among the options of the drafters that need one."""
+
+    trials: int = Field(100, ge=1, description="Sets of skipped layers that the search tries.")
+    prompts: int = Field(8, ge=1, description="Calibration prompts that each trial answers, from the first on.")
+    new_tokens: int = Field(32, ge=2, description="Longest answer in a trial, in tokens.")
+    objective: Literal["layer_forwards", "time"] = Field(
+        "layer_forwards",
+        description="What is made small for each token emitted: decoder-layer passes, which repeat exactly, or time, "
+        "which needs the machine to itself.",
+    )
 
 
 class RivalConfig(Section):

@@ -19,7 +19,7 @@ SHARED_FOLDERS = ("models", "downloads")
 """Folders under results/ that belong to no study."""
 
 STUDY_ENTRIES = (
-    *("tables", "figures", "benchmarks"),
+    *("tables", "figures", "benchmarks", "inputs"),
     *("questions.jsonl", "fingerprints.json", "study.duckdb", "report.html", "layers.html", "answer.txt"),
 )
 """Folders and files of a study that belong to no model."""
@@ -116,13 +116,28 @@ class Study(Section):
                     )
         return self
 
+    def known_layers(self, model: str) -> int | None:
+        """Return a model's number of decoder blocks, where the registry tells it."""
+        config = self.models[model]
+        if isinstance(config.source, TrainedSource):
+            return config.source.layers
+        return None if config.size is None else config.size.layers
+
     @model_validator(mode="after")
-    def _screened_layers_exist(self) -> Study:
-        for layer in (self.screen.layers if self.screen else None) or ():
-            for model in self.study.models:
-                source = self.models[model].source
-                if isinstance(source, TrainedSource) and layer > source.layers:
-                    raise ValueError(f"screen.layers: {layer} does not exist; {model} has layers 0 to {source.layers}")
+    def _layers_exist(self) -> Study:
+        for model in self.study.models:
+            layers = self.known_layers(model)
+            if layers is None:
+                continue
+            for selector in self.selection.selectors:
+                if max(selector.k) > layers and (selector.models is None or model in selector.models):
+                    raise ValueError(
+                        f"selection.selectors.{selector.name}.k: {max(selector.k)} is more than the {layers} layers of "
+                        f"{model}"
+                    )
+            for layer in (self.screen.layers if self.screen else None) or ():
+                if layer > layers:
+                    raise ValueError(f"screen.layers: {layer} does not exist; {model} has layers 0 to {layers}")
         return self
 
     @model_validator(mode="after")

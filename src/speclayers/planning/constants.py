@@ -51,7 +51,7 @@ class Host(NamedTuple):
         start_seconds: Start of a job without torch, s.
         start_mb: Memory of a job without torch, MB.
         held_mb: Pieces of Gram matrices held at a time, MB.
-        mapped_mb: Most of an activation dump that stays mapped in memory, MB.
+        mapped_mb: Most of an activation dump, or of stored features, that stays mapped in memory, MB.
         page_seconds: A job that unites tables or draws a page, for each model, s.
         run_mb: Tables of one acceptance or speed run on disk, MB.
     """
@@ -92,6 +92,9 @@ TOKENS_A_CYCLE = 1.8
 RIVAL_PASSES = 4
 """Time that a drafter without a head takes over plain decoding's, at most: layer skipping drafts and searches with the
 target itself; a guess, not measured."""
+
+SEARCH_PASSES = 2
+"""Time that a trial of a search for layers to skip takes over plain decoding's, mean; a guess, not measured."""
 
 # ---------------------------------------------------------------- what models are like
 

@@ -12,14 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from speclayers.config import DraftConfig, Study, TrainedSource
+from speclayers.config import DraftConfig, SkipSearch, Study, TrainedSource
 from speclayers.drafting.halving import plan_rungs
 from speclayers.layout import Layout
-from speclayers.names import LAYERS_PATTERN, HeadName, ShapeName, layers_of
+from speclayers.names import LAYERS_PATTERN, HeadName, RivalName, ShapeName, layers_of
 from speclayers.planning import constants as known
 from speclayers.planning.constants import GPU, HOST, PROCESSOR, Machine
 from speclayers.planning.fanout import most_sets, shapes
 from speclayers.planning.sizes import ASSUMED, STORED_BYTES, Size, size_of
+from speclayers.reading import checked_options
 
 MB = 1e6
 
@@ -280,15 +281,15 @@ class Costs:
 
     def _train_draft(self, wildcards: Mapping[str, str]) -> Cost:
         model, head, draft = wildcards["model"], HeadName.parse(wildcards["head"]), self.study.draft
-        target, k = self._target(model), len(head.layers)
-        answer = self.study.corpus.training.max_new_tokens
+        target, k, answer = self._target(model), len(head.layers), self.study.corpus.training.max_new_tokens
         steps = draft.steps if draft.tokens is None else draft.tokens / answer / draft.sequences_per_step
         share = head.percent / 100 if head.start else 1
         tokens = steps * draft.sequences_per_step * answer
         weights = self._head_weights(model, k) * 4 / MB
         at_once = draft.sequences_per_pass or math.ceil(draft.sequences_per_step / draft.processes)
         logits = 3 * draft.ttt_steps * at_once * answer * draft.vocabulary * 4 / MB
-        memory = target.machine.start_mb + target.weights_mb + 4 * weights + logits
+        mapped = 0 if draft.features == "online" else min((k + 1) * self._feature_mb(model), HOST.mapped_mb)
+        memory = target.machine.start_mb + target.weights_mb + 4 * weights + logits + mapped
         return Cost(
             target.start + share * self._learning(model, k, tokens, steps, draft),
             memory * draft.processes,
@@ -315,8 +316,14 @@ class Costs:
         seconds = target.passes(seen, seen * self._tokens("training"), head=False) + features * MB / HOST.disk_bytes
         seconds += self._learning(model, 2, learnt, steps, alone)
         weights = self._head_weights(model, 2) * 4 / MB
-        memory = target.machine.start_mb + target.weights_mb + 8 * weights
+        memory = target.machine.start_mb + target.weights_mb + 8 * weights + min(features / 2, HOST.mapped_mb)
         return Cost(target.start + seconds, memory, 0.1, self.gpus(model), features + 3 * candidates * weights)
+
+    def _import_draft(self, wildcards: Mapping[str, str]) -> Cost:
+        model = wildcards["model"]
+        size, weights = self.size(model), self._head_weights(model, 3) * 4 / MB
+        read = weights + size.vocabulary * size.width * 4 / MB  # published heads bring an embedding, too
+        return Cost(PROCESSOR.start_seconds + read * MB / HOST.network_bytes, PROCESSOR.start_mb + 2 * read, weights)
 
     # ------------------------------------------------------------ decoding
 
@@ -345,11 +352,11 @@ class Costs:
         drafting += cycles * acceptance.depth * 4 * target.machine.layer_seconds
         return target.passes(turns, turns * prompt) + target.passes(cycles, cycles * nodes) + drafting
 
-    def _decoding(self, model: str, seconds: float) -> Cost:
+    def _decoding(self, model: str, seconds: float, head_mb: float = 0) -> Cost:
         target = self._target(model)
         nodes = max(shape.nodes for shape in shapes(self.study.acceptance))
         tokens = nodes + self.study.acceptance.max_new_tokens + max(known.QUESTION_TOKENS.values())
-        memory = target.machine.start_mb + target.weights_mb + 2 * target.keys_mb(tokens)
+        memory = target.machine.start_mb + target.weights_mb + 2 * target.keys_mb(tokens) + head_mb
         return Cost(target.start + seconds, memory, HOST.run_mb, self.gpus(model))
 
     def _decode_baseline(self, wildcards: Mapping[str, str]) -> Cost:
@@ -362,23 +369,35 @@ class Costs:
         acceptance, model = self.study.acceptance, wildcards["model"]
         turns, nodes = self._asked() / acceptance.shards, ShapeName.parse(str(wildcards["nodes"])).nodes
         seconds = self._speculative(model, wildcards["head"], turns, acceptance.max_new_tokens, nodes)
-        weights = self._head_weights(model, 3) * 4 / MB
-        cost = self._decoding(model, seconds)
-        return cost._replace(memory_mb=cost.memory_mb + weights)
+        return self._decoding(model, seconds, self._head_weights(model, 3) * 4 / MB)
 
     def _measure_speed(self, wildcards: Mapping[str, str]) -> Cost:
         speed, model = self.study.speed, wildcards["model"]
         turns, nodes = self._turns(speed.per_category), ShapeName.parse(str(wildcards["nodes"])).nodes
         seconds = self._plain(model, turns, speed.max_new_tokens)
         seconds += self._speculative(model, wildcards["head"], turns, speed.max_new_tokens, nodes)
-        weights = self._head_weights(model, 3) * 4 / MB
-        cost = self._decoding(model, seconds)
-        return cost._replace(memory_mb=cost.memory_mb + weights)
+        return self._decoding(model, seconds, self._head_weights(model, 3) * 4 / MB)
 
     def _measure_rival(self, wildcards: Mapping[str, str]) -> Cost:
         acceptance, model = self.study.acceptance, wildcards["model"]
         plain = self._plain(model, self._asked(), acceptance.max_new_tokens)
         return self._decoding(model, known.RIVAL_PASSES * plain)
+
+    def skip_search(self, rival: str) -> SkipSearch:
+        """Return how layers to skip are searched for a drafter's run.
+
+        Raises:
+            UserError: Its options do not fit.
+        """
+        label = RivalName.parse(rival).label
+        (config,) = (config for config in self.study.rivals if config.runs()[0].label == label)
+        options = {key: value for key, value in config.options.items() if key in SkipSearch.model_fields}
+        return checked_options(f"rivals.{label}", SkipSearch, options)
+
+    def _search_skips(self, wildcards: Mapping[str, str]) -> Cost:
+        settings, model = self.skip_search(wildcards["rival"]), wildcards["model"]
+        plain = self._plain(model, settings.trials * settings.prompts, settings.new_tokens)
+        return self._decoding(model, known.SEARCH_PASSES * plain)
 
     def _time_rival(self, wildcards: Mapping[str, str]) -> Cost:
         speed, model = self.study.speed, wildcards["model"]

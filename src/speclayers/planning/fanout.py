@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import NamedTuple
 
 from speclayers.config import AcceptanceConfig, ReplicaSettings, SpeedConfig, Study
-from speclayers.names import HeadName, Layers, RivalName, ShapeName, temperature_name
+from speclayers.fingerprint import rival_needs
+from speclayers.names import PRETRAINED, HeadName, Layers, RivalName, ShapeName, temperature_name
 
 LAYERS_A_PASS = 40
 """Layers that one run of the target stores at most: their names are one file name."""
@@ -22,7 +24,7 @@ class LayerSet(NamedTuple):
 class Run(NamedTuple):
     """A run of a drafter at a setting, as it is named in paths."""
 
-    head: HeadName | RivalName
+    head: HeadName | RivalName | str
     temperature: str
     nodes: ShapeName
 
@@ -78,6 +80,17 @@ def speed_runs(study: Study, heads: Iterable[HeadName]) -> list[Run]:
     ]
 
 
+def pretrained_heads(study: Study, model: str) -> list[str]:
+    """Return the names of the heads trained elsewhere that draft for a model."""
+    return [f"{PRETRAINED}{name}" for name, head in study.pretrained.items() if head.model == model]
+
+
+def pretrained_runs(study: Study, model: str, settings: AcceptanceConfig | SpeedConfig) -> list[Run]:
+    """Return all runs of these heads at some settings: those that are counted, or those that are timed."""
+    heads, temperatures = pretrained_heads(study, model), map(temperature_name, settings.temperatures)
+    return [Run(*run) for run in product(heads, temperatures, shapes(settings))]
+
+
 def rival_runs(study: Study, model: str) -> list[Run]:
     """Return all runs of a model's drafters without heads that are counted; each has trees of its own size."""
     temperatures = [temperature_name(temperature) for temperature in study.acceptance.temperatures]
@@ -90,6 +103,12 @@ def timed_rival_runs(study: Study, model: str) -> list[Run]:
     first = {rival.runs()[0] for rival in study.rivals}
     temperatures = {temperature_name(temperature) for temperature in study.speed.temperatures}
     return [run for run in rival_runs(study, model) if run.head in first and run.temperature in temperatures]
+
+
+def searched_rivals(study: Study, model: str) -> list[RivalName]:
+    """Return the runs of a model's drafters without heads for which layers to skip are searched first."""
+    runs = dict.fromkeys(run.head for run in rival_runs(study, model))
+    return [run for run in runs if isinstance(run, RivalName) and "skipped" in rival_needs(run.kind)]
 
 
 def most_sets(study: Study, model: str) -> list[LayerSet]:

@@ -16,6 +16,7 @@ from speclayers.fingerprint import (
     code_parts,
     fingerprint,
     rival_files,
+    rival_needs,
     selector_files,
     stage_code,
     stage_files,
@@ -42,7 +43,8 @@ SLICES = {
 }
 """A stage's slice of the config."""
 
-PARTS = {"build_corpus": specs.corpus, "measure_rival": specs.rival, "time_rival": specs.timed_rival}
+RIVAL_PARTS = {"search_skips": specs.search_skips, "measure_rival": specs.rival, "time_rival": specs.timed_rival}
+PARTS = {"build_corpus": specs.corpus, **RIVAL_PARTS}
 """The same of stages that have one for each split, or for each rival: it stands behind a dot."""
 
 SCRIPTS = {"build_teacher": "build_corpus"}
@@ -107,7 +109,12 @@ class Identities:
             before.append((self._making(source.teacher), source.teacher))
         if name == "measure_geometry" and self.study.geometry.shards > 1:
             before.append(("accumulate_gram", model))
+        if name in ("measure_rival", "time_rival") and "skipped" in self._needs(stage):
+            before.append((stage.replace(name, "search_skips", 1), model))
         return before
+
+    def _needs(self, stage: str) -> tuple[str, ...]:
+        return rival_needs(RivalName.parse(stage.partition(".")[2]).kind)
 
     def _making(self, model: str) -> str:
         return "make_tiny_model" if isinstance(self.study.models[model].source, TrainedSource) else "fetch_model"
@@ -117,7 +124,7 @@ class Identities:
 
     def _plugins(self, stage: str) -> list[Path]:
         name, _, part = stage.partition(".")
-        if name in ("measure_rival", "time_rival"):
+        if name in RIVAL_PARTS:
             return rival_files(RivalName.parse(part).kind)
         if name != "select_layers":
             return []

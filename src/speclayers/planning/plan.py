@@ -22,7 +22,10 @@ from speclayers.planning.fanout import (
     acceptance_runs,
     most_sets,
     moved_heads,
+    pretrained_heads,
+    pretrained_runs,
     rival_runs,
+    searched_rivals,
     speed_runs,
     timed_rival_runs,
     trained_heads,
@@ -150,22 +153,28 @@ def _jobs(costs: Costs, model: str) -> Iterator[Job]:
     yield from (job("accumulate_gram", shard=shard) for shard in range(shards if shards > 1 else 0))
     yield from (job(stage) for stage in ("measure_geometry", "sweep_filter", "select_layers"))
     sets, _ = chosen_sets(study, costs.layout, model)
+    if study.draft.features == "cached" and sets:
+        layers = min(sum(len(chosen.layers) for chosen in sets), costs.size(model).layers)
+        passes = math.ceil(layers / LAYERS_A_PASS)
+        share = layers_name(list(range(math.ceil(layers / passes))))
+        yield from (job("extract_features", layers=share) for _ in range(passes))
     if study.screen is not None:
         yield job("screen_layers")
-        sets = [*sets, LayerSet((costs.size(model).layers,), ("screen",))]
+        won = (costs.size(model).layers,)
+        sets = [*sets, LayerSet(won, ("screen",))]
+        yield from [job("extract_features", layers=layers_name(won))] if study.draft.features == "cached" else []
     heads = trained_heads(study, sets) + moved_heads(study, sets)
-    if study.draft.features == "cached":
-        layers = min(sum(len(chosen.layers) for chosen in sets), costs.size(model).layers)
-        passes = math.ceil(layers / LAYERS_A_PASS) or 1
-        share = layers_name(list(range(math.ceil(layers / passes))))
-        yield from (job("extract_features", layers=share) for _ in range(passes if heads else 0))
     yield from (job("train_draft", head=head) for head in heads)
+    yield from (job("import_draft", name=head) for head in pretrained_heads(study, model))
     ranges = range(study.acceptance.shards)
     yield from (
         job("decode_baseline", temperature=temperature_name(t)) for t in study.acceptance.temperatures for _ in ranges
     )
-    yield from (job("measure_acceptance", **_setting(run)) for run in acceptance_runs(study, heads) for _ in ranges)
-    yield from (job("measure_speed", **_setting(run)) for run in speed_runs(study, heads))
+    counted = acceptance_runs(study, heads) + pretrained_runs(study, model, study.acceptance)
+    timed = speed_runs(study, heads) + pretrained_runs(study, model, study.speed)
+    yield from (job("measure_acceptance", **_setting(run)) for run in counted for _ in ranges)
+    yield from (job("measure_speed", **_setting(run)) for run in timed)
+    yield from (job("search_skips", rival=run) for run in searched_rivals(study, model))
     yield from (job("measure_rival", temperature=run.temperature) for run in rival_runs(study, model))
     yield from (job("time_rival", temperature=run.temperature) for run in timed_rival_runs(study, model))
     yield job("summarise_model")
