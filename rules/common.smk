@@ -14,6 +14,7 @@ from speclayers.names import (
     LAYERS_PATTERN,
     PRETRAINED_PATTERN,
     SHAPE_PATTERN,
+    TOP_LAYER,
     HeadName,
     RivalName,
     layers_name,
@@ -78,7 +79,7 @@ wildcard_constraints:
     head=f"{HEAD_PATTERN}|{PRETRAINED_PATTERN}",
     engine="|".join(ENGINES),
     rival=any_of(str(run) for rival in study.rivals for run in rival.runs()),
-    layers=LAYERS_PATTERN,
+    layers=f"{LAYERS_PATTERN}|{TOP_LAYER}",
     split="|".join(SPLITS),
     temperature=r"\d+(\.\d+)?",
     nodes=SHAPE_PATTERN,
@@ -161,7 +162,7 @@ PRIORITY = {
         ("dump_activations", "accumulate_gram", "measure_geometry", "select_layers", "extract_features"), 40
     ),
     "screen_layers": 35,
-    "train_draft": 30,
+    **dict.fromkeys(("train_draft", "train_medusa"), 30),
 }
 
 

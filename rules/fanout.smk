@@ -71,6 +71,14 @@ def features_of(wildcards):
     return [layout.features(wildcards.model, name) for name, layers in passes.items() if layers & wanted]
 
 
+def top_features_of(wildcards):
+    """The pass that stores the last layer, which is all that drafters without layers of their own learn from.
+
+    A name of its own keeps the inputs of heads what they are; where those have stored the layer, nothing is run.
+    """
+    return [] if study.draft.features == "online" else layout.features(wildcards.model, TOP_LAYER)
+
+
 def greedy_baseline(wildcards):
     """Sampled runs take their prompts from the greedy run, so that all see the same second turns."""
     return [] if wildcards.temperature == "0" else layout.baseline(wildcards.model, "0")
@@ -175,7 +183,11 @@ rival_results = [file for model in study.study.models for file in rival_files_of
 def needs_of(wildcards):
     """Files that a drafter asks for, each under its name."""
     name, model = RivalName.parse(wildcards.rival), wildcards.model
-    made = {"cka": layout.geometry(model, "cka"), "skipped": layout.rival(model, name, "skipped.json")}
+    made = {
+        "cka": layout.geometry(model, "cka"),
+        "skipped": layout.rival(model, name, "skipped.json"),
+        "weights": layout.rival(model, name, "model.safetensors"),
+    }
     return {need: made[need] for need in rival_needs(name.kind)}
 
 

@@ -1,4 +1,39 @@
-"""Drafters that need no head: measured like the heads, on the same questions."""
+"""Drafters of other kinds than the heads: measured like those, on the same questions."""
+
+
+rule train_medusa:
+    input:
+        features=top_features_of,
+        corpus=layout.corpus("{model}", "training"),
+        target=layout.manifest("{model}"),
+    output:
+        weights=layout.rival("{model}", "{rival}", "model.safetensors"),
+        config=layout.rival("{model}", "{rival}", "config.json"),
+        training=layout.rival("{model}", "{rival}", "training.parquet"),
+    log:
+        layout.log("train_medusa", "{model}", "{rival}"),
+    benchmark:
+        layout.benchmark("train_medusa", "{model}", "{rival}")
+    priority: PRIORITY["train_medusa"]
+    conda:
+        "../envs/model.yaml"
+    threads: study.draft.processes
+    resources:
+        mem_mb=memory_of("train_medusa"),
+        runtime=minutes_of("train_medusa"),
+        gpu=gpus_of("train_medusa"),
+    params:
+        launch=python_of(study.draft.processes),
+        spec=rival_spec("train_medusa"),
+        identity=rival_identity("train_medusa"),
+        target=folder_of("target"),
+        work=lambda wildcards: layout.work(wildcards.model, wildcards.rival),
+    shell:
+        "{params.launch} scripts/train_medusa.py --spec {params.spec:q} --model {wildcards.model}"
+        " --fingerprint {params.identity} --threads {threads} --target {params.target}"
+        " --corpus {input.corpus} --features {input.features} --rival {wildcards.rival}"
+        " --work {params.work} --output {output.weights} --config {output.config}"
+        " --training {output.training} > {log} 2>&1"
 
 
 rule search_skips:

@@ -83,12 +83,13 @@ _SPECULATION = tuple(
     )
 )
 _HEAD = tuple(f"drafting/{name}.py" for name in ("head", "draft_cache", "tensor_files", "vocabulary"))
-_TRAINING = (
+_LEARNING = (
     *_HEAD,
-    *(f"drafting/{name}.py" for name in ("initialise", "losses", "ttt", "training", "training_data", "transfer")),
+    *(f"drafting/{name}.py" for name in ("losses", "ttt", "training_data", "training_loop")),
     *(f"drafting/{name}.py" for name in ("checkpoints", "feature_store", "features")),
     *(f"drafting/{name}.py" for name in ("processes", "step_sums", "training_log")),
 )
+_TRAINING = (*_LEARNING, *(f"drafting/{name}.py" for name in ("initialise", "training", "transfer")))
 _DRAFTING = (*_HEAD, "drafting/drafter.py", "drafting/tree.py", "drafting/eagle3.py")
 _EXPORT = ("export/",)
 _RIVAL = (
@@ -135,6 +136,10 @@ STAGES = {
     "recommend_head": Stage((*_EXPORT, *_HEAD, *_ANALYSIS)),
     "export_draft": Stage((*_EXPORT, *_HEAD, *_ANALYSIS)),
     "search_skips": Stage((*_RIVAL, *_SKIP_SEARCH, *_SPECULATION, *_DECODING), ("build_corpus.calibration",)),
+    "train_medusa": Stage(
+        (*_LEARNING, *(f"drafting/{name}.py" for name in ("medusa_heads", "medusa_training", "tree"))),
+        ("extract_features",),
+    ),
     "measure_rival": Stage((*_RIVAL, *_SPECULATION, *_DECODING), ("decode_baseline",)),
     "time_rival": Stage((*_RIVAL, *_SPECULATION, *_DECODING), ("decode_baseline",)),
     "summarise_model": Stage(_ANALYSIS),

@@ -167,15 +167,21 @@ def layers_name(layers: tuple[int, ...] | list[int]) -> str:
     return "-".join(f"l{layer:0{digits}d}" for layer in sorted(layers))
 
 
+TOP_LAYER = "top"
+"""Name of the empty layer set: of a pass of the target that stores the last layer alone, which every pass stores."""
+
+
 def layers_of(name: str) -> set[int]:
     """Read a layer set's name back.
 
     Args:
-        name: As `layers_name` writes it.
+        name: As `layers_name` writes it, or TOP_LAYER.
 
     Raises:
         UserError: The text is no such name.
     """
+    if name == TOP_LAYER:
+        return set()
     if not re.fullmatch(LAYERS_PATTERN, name):
         raise UserError(f"'{name}' is no layer set; expected the form l02-l15-l27")
     return {int(part[1:]) for part in name.split("-")}

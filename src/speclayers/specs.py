@@ -366,10 +366,15 @@ def _without_tree(spec: DecodeSpec) -> DecodeSpec:
     return spec.model_copy(update={"depth": 1, "top_k": 1})
 
 
+def train_medusa(study: Study, model: str, label: str) -> TrainSpec:
+    """Return the slice of train_medusa."""
+    shared = train(study, model)
+    return shared.model_copy(update={"draft": study.rival(label).training_settings(shared.draft)})
+
+
 def _entry(study: Study, label: str) -> RivalConfig:
-    """Return a rival's entry, without what its runs' names or the models' choice tell already."""
-    (found,) = (rival for rival in study.rivals if rival.runs()[0].label == label)
-    return found.model_copy(update={"seeds": None, "models": None, "variant": None})
+    """Return a rival's entry, without its training and what its runs' names or the models' choice tell already."""
+    return study.rival(label).model_copy(update={"seeds": None, "models": None, "variant": None, "training": None})
 
 
 def aggregate(study: Study) -> AggregateSpec:

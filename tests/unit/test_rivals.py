@@ -15,6 +15,7 @@ from speclayers.analysis.warehouse import new_database
 from speclayers.config import RivalConfig
 from speclayers.decoding.baseline import decode_questions
 from speclayers.decoding.shards import Shards, to_frame
+from speclayers.drafting.medusa_heads import save_medusa
 from speclayers.drafting.rival import build_rival, known_rivals
 from speclayers.errors import UserError
 from speclayers.files import write_json
@@ -25,6 +26,7 @@ from speclayers.planning.fanout import rival_runs, timed_rival_runs
 from speclayers.reading import parse_study
 from speclayers.specs import RivalSpec, SpeedSpec, TimedRivalSpec
 from speclayers.tables import BASELINE, CKA, CYCLES, SPEED, TURNS, Origin, read_table, write_table
+from tests.heads import make_medusa
 from tests.synthetic import MadeUpModel, origin, write_model, write_study
 from tests.unit.test_acceptance import CHECKED, QUESTIONS, SPEC, run_script
 from tests.unit.test_loop import (
@@ -39,9 +41,9 @@ from tests.unit.test_loop import (
     with_stop,
 )
 
-OPTIONS = {"prompt_lookup": {"ngram": 3}, "lookahead": {"window": 4, "nodes": 13}}
-SEEDED = {"random_skip", "self_sd", "lookahead"}
-TREES = {"lookahead"}
+OPTIONS = {"prompt_lookup": {"ngram": 3}, "lookahead": {"window": 4, "nodes": 13}, "medusa": {"nodes": 20}}
+SEEDED = {"random_skip", "self_sd", "lookahead", "medusa"}
+TREES = {"lookahead", "medusa"}
 
 
 def write_cka(folder, n_layers, unknown=False):
@@ -60,8 +62,17 @@ def write_skipped(folder):
     return folder / "skipped.json"
 
 
+def write_medusa(folder, target, heads):
+    save_medusa(folder, make_medusa(target, heads))
+    return folder / "model.safetensors"
+
+
 def built(target, tmp_path, name, seed=None, length=4, nodes=None, **options):
-    made = {"cka": lambda: write_cka(tmp_path, target.n_layers), "skipped": lambda: write_skipped(tmp_path)}
+    made = {
+        "cka": lambda: write_cka(tmp_path, target.n_layers),
+        "skipped": lambda: write_skipped(tmp_path),
+        "weights": lambda: write_medusa(tmp_path, target, length),
+    }
     files = {need: made[need]() for need in rival_needs(name)}
     config = RivalConfig(name=name, draft_length=length, tree_nodes=nodes, options=options)
     return build_rival(config, target, RivalName(name, None, seed), files)

@@ -1,4 +1,4 @@
-"""Drafters that are measured beside the heads: rivals without a head's training, and their controls."""
+"""Drafters that are measured beside the heads: rivals of another kind, and their controls."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from speclayers.config.drafts import DraftConfig
 from speclayers.config.section import Name, Section, Seeds
 from speclayers.names import RIVAL_KIND_PATTERN, RIVAL_VARIANT_PATTERN, RivalName
 
@@ -21,6 +22,19 @@ class SkipSearch(Section):
         description="What is made small for each token emitted: decoder-layer passes, which repeat exactly, or time, "
         "which needs the machine to itself.",
     )
+
+
+class RivalTraining(Section):
+    """What a drafter with weights of its own is trained with, where that differs from `draft`."""
+
+    steps: int | None = Field(None, ge=1, description="Optimiser steps; as long as the heads when not given.")
+    sequences_per_step: int | None = Field(
+        None, ge=1, description="Sequences in one optimiser step; those of draft when not given."
+    )
+    warmup_steps: int | None = Field(
+        None, ge=0, description="Steps of linear warm-up before the cosine; those of draft when not given."
+    )
+    learning_rate: float = Field(1e-3, gt=0, description="Peak learning rate.")
 
 
 class RivalConfig(Section):
@@ -40,6 +54,9 @@ class RivalConfig(Section):
     models: list[Name] | None = Field(
         None, min_length=1, description="Models it drafts for; all of the study when not given."
     )
+    training: RivalTraining | None = Field(
+        None, description="How it is trained, for drafters with weights of their own; as `draft` when not given."
+    )
     options: dict[str, Any] = Field(default_factory=dict, description="Options of this drafter, checked by it.")
 
     @property
@@ -54,6 +71,16 @@ class RivalConfig(Section):
                 f"tree_nodes: {self.tree_nodes} nodes hold no path of draft_length {self.draft_length} and the root"
             )
         return self
+
+    def training_settings(self, draft: DraftConfig) -> DraftConfig:
+        """Return the settings of its training: those of the heads where it has none of its own, a step for each token.
+
+        What only EAGLE-3's heads have is set back to its default, so that a change there does not count.
+        """
+        whole, own = DraftConfig(), (self.training or RivalTraining()).model_dump(exclude_none=True)
+        unused = ("kv_heads", "norm_before_fc", "fc_norm", "norm_output", "initialise", "lm_head_learning_rate")
+        update = {key: getattr(whole, key) for key in unused} | own | {"ttt_steps": self.draft_length}
+        return draft.model_copy(update=update | ({"tokens": None} if "steps" in own else {}))
 
     def runs(self) -> list[RivalName]:
         """Return the names of its runs, one for each seed."""

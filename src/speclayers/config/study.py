@@ -58,6 +58,11 @@ class Study(Section):
     )
     export: ExportConfig = Field(default_factory=ExportConfig, description="Folders for serving engines.")
 
+    def rival(self, label: str) -> RivalConfig:
+        """Return a rival's entry by the name of its runs, less their seeds."""
+        (found,) = (rival for rival in self.rivals if rival.runs()[0].label == label)
+        return found
+
     @model_validator(mode="after")
     def _names_are_known(self) -> Study:
         if self.study.name in SHARED_FOLDERS:

@@ -72,7 +72,11 @@ def known_rivals() -> list[str]:
     return RIVALS.known()
 
 
-FILES = {"cka": "table of CKA", "skipped": "layers that a search chose to skip"}
+FILES = {
+    "cka": "table of CKA",
+    "skipped": "layers that a search chose to skip",
+    "weights": "weights that were trained for it",
+}
 """What a drafter's NEEDS may name, each an option of the scripts that build it."""
 
 

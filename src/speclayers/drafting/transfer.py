@@ -7,14 +7,8 @@ from pathlib import Path
 from torch import Tensor
 
 from speclayers.config import DraftConfig
-from speclayers.drafting.head import (
-    CONFIG_FILE,
-    WEIGHTS_FILE,
-    Eagle3Head,
-    head_from_tensors,
-    read_head_config,
-    read_tensors,
-)
+from speclayers.drafting.head import Eagle3Head, head_from_tensors, read_head_config
+from speclayers.drafting.tensor_files import CONFIG_FILE, WEIGHTS_FILE, read_tensors
 from speclayers.errors import UserError
 from speclayers.names import HeadName
 from speclayers.targets.target import Target

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from speclayers.config import AcceptanceConfig, ReplicaSettings, SpeedConfig, Study
+from speclayers.config import MOST_STEPS, AcceptanceConfig, ReplicaSettings, RivalConfig, SpeedConfig, Study
+from speclayers.errors import UserError
 from speclayers.fingerprint import rival_needs
 from speclayers.names import PRETRAINED, HeadName, Layers, RivalName, ShapeName, temperature_name
 
@@ -94,8 +95,33 @@ def pretrained_runs(study: Study, model: str, settings: AcceptanceConfig | Speed
 def rival_runs(study: Study, model: str) -> list[Run]:
     """Return all runs of a model's drafters without heads that are counted; each has trees of its own size."""
     temperatures = [temperature_name(temperature) for temperature in study.acceptance.temperatures]
-    chosen = [rival for rival in study.rivals if rival.models is None or model in rival.models]
+    chosen = _rivals_of(study, model)
     return [Run(run, t, ShapeName(rival.nodes)) for rival in chosen for run in rival.runs() for t in temperatures]
+
+
+def _rivals_of(study: Study, model: str) -> list[RivalConfig]:
+    return [rival for rival in study.rivals if rival.models is None or model in rival.models]
+
+
+def trained_rivals(study: Study, model: str) -> list[RivalName]:
+    """Return the names of those of a model's rivals that have weights to train.
+
+    Raises:
+        UserError: There is no such drafter, or its settings are none of a training.
+    """
+    names = list[RivalName]()
+    for rival in _rivals_of(study, model):
+        label = rival.runs()[0].label
+        if "weights" in rival_needs(rival.name):
+            if rival.draft_length > MOST_STEPS:
+                raise UserError(
+                    f"rivals.{label}.draft_length: {rival.draft_length} heads are more than the {MOST_STEPS} steps "
+                    "that can be trained"
+                )
+            names += rival.runs()
+        elif rival.training is not None:
+            raise UserError(f"rivals.{label}.training: this drafter has nothing to train; leave it out")
+    return names
 
 
 def timed_rival_runs(study: Study, model: str) -> list[Run]:

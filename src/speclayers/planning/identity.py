@@ -44,8 +44,11 @@ SLICES = {
 """A stage's slice of the config."""
 
 RIVAL_PARTS = {"search_skips": specs.search_skips, "measure_rival": specs.rival, "time_rival": specs.timed_rival}
-PARTS = {"build_corpus": specs.corpus, **RIVAL_PARTS}
+PARTS = {"build_corpus": specs.corpus, "train_medusa": specs.train_medusa, **RIVAL_PARTS}
 """The same of stages that have one for each split, or for each rival: it stands behind a dot."""
+
+MAKERS = {"skipped": "search_skips", "weights": "train_medusa"}
+"""Stages that make what a rival needs."""
 
 SCRIPTS = {"build_teacher": "build_corpus"}
 """Scripts that are not named like their rule."""
@@ -102,19 +105,17 @@ class Identities:
 
     def upstream(self, stage: str, model: str) -> list[tuple[str, str]]:
         """Return the stages, with their models, whose results a stage's is computed from."""
-        name = stage.partition(".")[0]
+        name, _, part = stage.partition(".")
         before = [(self._making(model) if other == "target" else other, model) for other in STAGES[name].upstream]
         source = self.study.models[model].source if model in self.study.models else None
         if name == "build_teacher" and isinstance(source, TrainedSource):
             before.append((self._making(source.teacher), source.teacher))
         if name == "measure_geometry" and self.study.geometry.shards > 1:
             before.append(("accumulate_gram", model))
-        if name in ("measure_rival", "time_rival") and "skipped" in self._needs(stage):
-            before.append((stage.replace(name, "search_skips", 1), model))
+        if name in ("measure_rival", "time_rival"):
+            needs = rival_needs(RivalName.parse(part).kind)
+            before += [(f"{maker}.{part}", model) for need, maker in MAKERS.items() if need in needs]
         return before
-
-    def _needs(self, stage: str) -> tuple[str, ...]:
-        return rival_needs(RivalName.parse(stage.partition(".")[2]).kind)
 
     def _making(self, model: str) -> str:
         return "make_tiny_model" if isinstance(self.study.models[model].source, TrainedSource) else "fetch_model"

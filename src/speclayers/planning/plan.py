@@ -11,10 +11,11 @@ from typing import NamedTuple
 from speclayers.config import Study, TrainedSource
 from speclayers.files import read_json
 from speclayers.layout import SPLITS, Layout
-from speclayers.names import layers_name, temperature_name
+from speclayers.names import TOP_LAYER, layers_name, temperature_name
 from speclayers.planning import constants as known
 from speclayers.planning.constants import GPU, HOST, PROCESSOR
-from speclayers.planning.costs import Cost, Costs
+from speclayers.planning.cost import Cost
+from speclayers.planning.costs import Costs
 from speclayers.planning.fanout import (
     LAYERS_A_PASS,
     LayerSet,
@@ -29,6 +30,7 @@ from speclayers.planning.fanout import (
     speed_runs,
     timed_rival_runs,
     trained_heads,
+    trained_rivals,
 )
 
 
@@ -164,7 +166,10 @@ def _jobs(costs: Costs, model: str) -> Iterator[Job]:
         sets = [*sets, LayerSet(won, ("screen",))]
         yield from [job("extract_features", layers=layers_name(won))] if study.draft.features == "cached" else []
     heads = trained_heads(study, sets) + moved_heads(study, sets)
+    trained = trained_rivals(study, model)
+    yield from [job("extract_features", layers=TOP_LAYER)] if study.draft.features == "cached" and trained else []
     yield from (job("train_draft", head=head) for head in heads)
+    yield from (job("train_medusa", rival=rival) for rival in trained)
     yield from (job("import_draft", name=head) for head in pretrained_heads(study, model))
     ranges = range(study.acceptance.shards)
     yield from (
