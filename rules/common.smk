@@ -12,7 +12,6 @@ from speclayers.export.layer_ids import ENGINES
 from speclayers.names import (
     HEAD_PATTERN,
     LAYERS_PATTERN,
-    PRETRAINED,
     PRETRAINED_PATTERN,
     SHAPE_PATTERN,
     HeadName,
@@ -28,6 +27,7 @@ from speclayers.planning.fanout import (
     LayerSet,
     acceptance_runs,
     moved_heads,
+    pretrained_heads,
     rival_runs,
     shapes,
     speed_runs,
@@ -144,6 +144,10 @@ def shard_option(wildcards):
 def shard_work(name):
     """A params function: the work folder of a run, or of a job's own part of it."""
     return lambda wildcards: layout.work(wildcards.model, "-".join((name, *SHARD)).format(**dict(wildcards.items())))
+
+
+# a head from elsewhere that is trained on, as `names.PretrainedName` writes it
+CONTINUED = "pretrained.{name}.p{percent}.s{seed}"
 
 
 def teacher_of(model):

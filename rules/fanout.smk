@@ -86,7 +86,7 @@ def results_of(heads, prefix=""):
         found, model = heads(wildcards), wildcards.model
         files = {
             "heads": [layout.head(model, head, "config.json") for head in found],
-            "training": [layout.head(model, head, "training.parquet") for head in found],
+            "training": [layout.head(model, head, "training.parquet") for head in found if head.seed is not None],
             "cycles": [layout.acceptance(model, *run, "cycles") for run in acceptance_runs(study, found)],
             "turns": [layout.acceptance(model, *run, "turns") for run in acceptance_runs(study, found)],
             "speed": [layout.speed(model, *run) for run in speed_runs(study, found)],
@@ -96,28 +96,9 @@ def results_of(heads, prefix=""):
     return results
 
 
-def pretrained_of(model):
-    """Names of the heads trained elsewhere that draft for a model."""
-    return [f"{PRETRAINED}{name}" for name, head in study.pretrained.items() if head.model == model]
-
-
-def pretrained_runs(model):
-    """All (head, temperature, nodes) at which heads trained elsewhere are counted, and those at which they are timed."""
-    heads = pretrained_of(model)
-    return tuple(
-        [(head, temperature_name(t), n) for head in heads for t in settings.temperatures for n in shapes(settings)]
-        for settings in (study.acceptance, study.speed)
-    )
-
-
-def pretrained_results(wildcards):
-    """Everything measured of heads trained elsewhere; they wait for no selection."""
-    counted, timed = pretrained_runs(wildcards.model)
-    return {
-        "pretrained_cycles": [layout.acceptance(wildcards.model, *run, "cycles") for run in counted],
-        "pretrained_turns": [layout.acceptance(wildcards.model, *run, "turns") for run in counted],
-        "pretrained_speed": [layout.speed(wildcards.model, *run) for run in timed],
-    }
+def pretrained_of(wildcards):
+    """Names of the heads trained elsewhere that draft for a model; they wait for no selection."""
+    return pretrained_heads(study, wildcards.model)
 
 
 def pretrained_files(wildcards):
@@ -150,19 +131,19 @@ def screening_of(wildcards):
 def summary_options(wildcards):
     """The same as options of the script, each naming what it is."""
     heads = heads_of(wildcards) + screened_heads_of(wildcards) + moved_heads_of(wildcards)
+    heads += pretrained_of(wildcards)
     model = wildcards.model
-    counted, timed = pretrained_runs(model)
     return [
         *(f"--screening {path}" for path in (screening_of(wildcards),) if path),
         *(f"--head {head}={Path(layout.head(model, head, 'config.json')).parent}" for head in heads),
         *(
             f"--acceptance {head}:{temperature}:{nodes}="
             f"{Path(layout.acceptance(model, head, temperature, nodes, 'cycles')).parent}"
-            for head, temperature, nodes in [*acceptance_runs(study, heads), *counted]
+            for head, temperature, nodes in acceptance_runs(study, heads)
         ),
         *(
             f"--speed {head}:{temperature}:{nodes}={layout.speed(model, head, temperature, nodes)}"
-            for head, temperature, nodes in [*speed_runs(study, heads), *timed]
+            for head, temperature, nodes in speed_runs(study, heads)
         ),
     ]
 

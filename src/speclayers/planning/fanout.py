@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from speclayers.config import AcceptanceConfig, ReplicaSettings, SpeedConfig, Study
-from speclayers.names import HeadName, Layers, RivalName, ShapeName, temperature_name
+from speclayers.names import HeadName, Layers, PretrainedName, RivalName, ShapeName, temperature_name
 
 LAYERS_A_PASS = 40
 """Layers that one run of the target stores at most: their names are one file name."""
@@ -22,7 +22,7 @@ class LayerSet(NamedTuple):
 class Run(NamedTuple):
     """A run of a drafter at a setting, as it is named in paths."""
 
-    head: HeadName | RivalName
+    head: HeadName | PretrainedName | RivalName
     temperature: str
     nodes: ShapeName
 
@@ -54,7 +54,18 @@ def moved_heads(study: Study, sets: Sequence[LayerSet]) -> list[HeadName]:
     ]
 
 
-def acceptance_runs(study: Study, heads: Iterable[HeadName]) -> list[Run]:
+def pretrained_heads(study: Study, model: str) -> list[PretrainedName]:
+    """Return the heads from elsewhere that draft for a model, as they came and trained on, the latter one a seed."""
+    return [
+        PretrainedName(entry, percent, seed)
+        for entry, head in study.pretrained.items()
+        if head.model == model
+        for percent in head.percents
+        for seed in (study.draft.seeds if percent else (None,))
+    ]
+
+
+def acceptance_runs(study: Study, heads: Iterable[HeadName | PretrainedName]) -> list[Run]:
     """Return all runs that are counted: a replica only where replicas are wanted."""
     settings = study.acceptance
     replicas = settings.replicas or settings
@@ -63,16 +74,18 @@ def acceptance_runs(study: Study, heads: Iterable[HeadName]) -> list[Run]:
         for head in heads
         for temperature in settings.temperatures
         for nodes in shapes(settings)
-        if head.seed == study.draft.seeds[0] or (temperature in replicas.temperatures and nodes in shapes(replicas))
+        if head.seed in (None, study.draft.seeds[0])
+        or (temperature in replicas.temperatures and nodes in shapes(replicas))
     ]
 
 
-def speed_runs(study: Study, heads: Iterable[HeadName]) -> list[Run]:
+def speed_runs(study: Study, heads: Iterable[HeadName | PretrainedName]) -> list[Run]:
     """Return all runs that are timed."""
     return [
         Run(head, temperature_name(temperature), nodes)
         for head in heads
-        if head.seed in study.speed.seeds and not head.start  # moving a head changes no shape, so no time either
+        if head.seed is None or head.seed in study.speed.seeds
+        if not (isinstance(head, HeadName) and head.start)  # moving a head changes no shape, so no time either
         for temperature in study.speed.temperatures
         for nodes in shapes(study.speed)
     ]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from speclayers.config import Study, TrainedSource
 from speclayers.files import read_json
 from speclayers.layout import SPLITS, Layout
-from speclayers.names import layers_name, temperature_name
+from speclayers.names import HeadName, PretrainedName, layers_name, temperature_name
 from speclayers.planning import constants as known
 from speclayers.planning.constants import GPU, HOST, PROCESSOR
 from speclayers.planning.costs import Cost, Costs
@@ -22,6 +22,7 @@ from speclayers.planning.fanout import (
     acceptance_runs,
     most_sets,
     moved_heads,
+    pretrained_heads,
     rival_runs,
     speed_runs,
     timed_rival_runs,
@@ -160,12 +161,15 @@ def _jobs(costs: Costs, model: str) -> Iterator[Job]:
         share = layers_name(list(range(math.ceil(layers / passes))))
         yield from (job("extract_features", layers=share) for _ in range(passes if heads else 0))
     yield from (job("train_draft", head=head) for head in heads)
+    foreign = pretrained_heads(study, model)
+    yield from (job("continue_draft", percent=head.percent) for head in foreign if head.percent)
+    measured: list[HeadName | PretrainedName] = [*heads, *foreign]
     ranges = range(study.acceptance.shards)
     yield from (
         job("decode_baseline", temperature=temperature_name(t)) for t in study.acceptance.temperatures for _ in ranges
     )
-    yield from (job("measure_acceptance", **_setting(run)) for run in acceptance_runs(study, heads) for _ in ranges)
-    yield from (job("measure_speed", **_setting(run)) for run in speed_runs(study, heads))
+    yield from (job("measure_acceptance", **_setting(run)) for run in acceptance_runs(study, measured) for _ in ranges)
+    yield from (job("measure_speed", **_setting(run)) for run in speed_runs(study, measured))
     yield from (job("measure_rival", temperature=run.temperature) for run in rival_runs(study, model))
     yield from (job("time_rival", temperature=run.temperature) for run in timed_rival_runs(study, model))
     yield job("summarise_model")
