@@ -280,10 +280,19 @@ class Costs:
         return (work + steps * draft.ttt_steps * machine.step_seconds) / draft.processes
 
     def _train_draft(self, wildcards: Mapping[str, str]) -> Cost:
-        model, head, draft = wildcards["model"], HeadName.parse(wildcards["head"]), self.study.draft
-        target, k, answer = self._target(model), len(head.layers), self.study.corpus.training.max_new_tokens
-        steps = draft.steps if draft.tokens is None else draft.tokens / answer / draft.sequences_per_step
+        head = HeadName.parse(wildcards["head"])
         share = head.percent / 100 if head.start else 1
+        return self._training(wildcards["model"], len(head.layers), share, self.study.draft)
+
+    def _continue_draft(self, wildcards: Mapping[str, str]) -> Cost:
+        online = self.study.draft.model_copy(update={"features": "online"})
+        return self._training(wildcards["model"], _layers_read(""), int(wildcards["percent"]) / 100, online)
+
+    def _training(self, model: str, k: int, share: float, draft: DraftConfig) -> Cost:
+        """Train a head of k layers for a share of a whole training."""
+        target = self._target(model)
+        answer = self.study.corpus.training.max_new_tokens
+        steps = draft.steps if draft.tokens is None else draft.tokens / answer / draft.sequences_per_step
         tokens = steps * draft.sequences_per_step * answer
         weights = self._head_weights(model, k) * 4 / MB
         at_once = draft.sequences_per_pass or math.ceil(draft.sequences_per_step / draft.processes)
