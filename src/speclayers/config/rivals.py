@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from speclayers.config.section import Name, Section, Seeds
 from speclayers.names import RIVAL_KIND_PATTERN, RIVAL_VARIANT_PATTERN, RivalName
@@ -32,8 +32,9 @@ class RivalConfig(Section):
     variant: Annotated[str, Field(pattern=f"^{RIVAL_VARIANT_PATTERN}$")] | None = Field(
         None, description="Tells apart several entries of one drafter; becomes part of its runs' names."
     )
-    draft_length: int = Field(
-        8, ge=1, le=1023, description="Most tokens that it drafts in a row; its trees have one node more, the root."
+    draft_length: int = Field(8, ge=1, le=1023, description="Most tokens that it drafts in a row.")
+    tree_nodes: int | None = Field(
+        None, le=1024, description="Most nodes of its trees, the root counted; those of a chain when not given."
     )
     seeds: Seeds | None = Field(None, description="Seeds, for drafters that draw at random: one run each.")
     models: list[Name] | None = Field(
@@ -44,7 +45,15 @@ class RivalConfig(Section):
     @property
     def nodes(self) -> int:
         """Most nodes of its trees, the root counted."""
-        return self.draft_length + 1
+        return self.draft_length + 1 if self.tree_nodes is None else self.tree_nodes
+
+    @model_validator(mode="after")
+    def _a_path_fits_into_the_tree(self) -> RivalConfig:
+        if self.nodes <= self.draft_length:
+            raise ValueError(
+                f"tree_nodes: {self.tree_nodes} nodes hold no path of draft_length {self.draft_length} and the root"
+            )
+        return self
 
     def runs(self) -> list[RivalName]:
         """Return the names of its runs, one for each seed."""

@@ -26,12 +26,14 @@ class Given(NamedTuple):
         target: The model that it drafts for.
         name: Its name, with the seed of what it draws at random.
         draft_length: Most tokens that it drafts in a row.
+        nodes: Most nodes that it proposes at once, the root counted.
         files: What the workflow made for it: a file for each entry of NEEDS in the drafter's own file.
     """
 
     target: Target
     name: RivalName
     draft_length: int
+    nodes: int
     files: dict[str, Path]
 
     @property
@@ -136,12 +138,18 @@ def build_rival(config: RivalConfig, target: Target, name: RivalName, files: dic
         files: What the workflow made for it.
 
     Raises:
-        UserError: There is no such drafter, an option does not fit, a seed is missing or of no use, or the target
-            cannot be drafted for in this way.
+        UserError: There is no such drafter, an option does not fit, a seed is missing or of no use, it fills no tree
+            of the size asked for, or the target cannot be drafted for in this way.
     """
     rival, options = checked_rival(config, name)
-    given = Given(target, name, config.draft_length, files)
+    given = Given(target, name, config.draft_length, config.nodes, files)
     for need in rival_needs(config.name):
         if need not in files:
             raise UserError(f"--{need}: is missing; {name} needs the {FILES[need]}")
-    return rival.build(given, options)
+    drafter = rival.build(given, options)
+    if drafter.nodes != config.nodes:
+        raise UserError(
+            f"{given.key}.tree_nodes: is {config.nodes}, but it drafts {drafter.nodes} nodes at most; expected "
+            f"{drafter.nodes}"
+        )
+    return drafter
