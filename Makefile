@@ -25,7 +25,7 @@ plan: .venv/ready
 	@$(bin)/python scripts/plan.py --configfile $(STUDY)
 
 test: .venv/ready
-	$(bin)/python -m pytest
+	$(bin)/python -m pytest --numprocesses 2 --dist loadgroup
 
 cluster: .venv/ready
 	$(bin)/python -m pytest tests/cluster

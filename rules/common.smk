@@ -28,7 +28,7 @@ from speclayers.planning.fanout import (
     LayerSet,
     acceptance_runs,
     moved_heads,
-    pretrained_runs,
+    pretrained_heads,
     rival_runs,
     speed_runs,
     timed_rival_runs,
@@ -146,6 +146,10 @@ def shard_option(wildcards):
 def shard_work(name):
     """A params function: the work folder of a run, or of a job's own part of it."""
     return lambda wildcards: layout.work(wildcards.model, "-".join((name, *SHARD)).format(**dict(wildcards.items())))
+
+
+# a head from elsewhere that is trained on, as `names.PretrainedName` writes it
+CONTINUED = "pretrained.{name}.p{percent}.s{seed}"
 
 
 def teacher_of(model):

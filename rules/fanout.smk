@@ -94,7 +94,7 @@ def results_of(heads, prefix=""):
         found, model = heads(wildcards), wildcards.model
         files = {
             "heads": [layout.head(model, head, "config.json") for head in found],
-            "training": [layout.head(model, head, "training.parquet") for head in found],
+            "training": [layout.head(model, head, "training.parquet") for head in found if head.seed is not None],
             "cycles": [layout.acceptance(model, *run, "cycles") for run in acceptance_runs(study, found)],
             "turns": [layout.acceptance(model, *run, "turns") for run in acceptance_runs(study, found)],
             "speed": [layout.speed(model, *run) for run in speed_runs(study, found)],
@@ -104,14 +104,9 @@ def results_of(heads, prefix=""):
     return results
 
 
-def pretrained_results(wildcards):
-    """Everything measured of heads trained elsewhere; they wait for no selection."""
-    counted, timed = (pretrained_runs(study, wildcards.model, settings) for settings in (study.acceptance, study.speed))
-    return {
-        "pretrained_cycles": [layout.acceptance(wildcards.model, *run, "cycles") for run in counted],
-        "pretrained_turns": [layout.acceptance(wildcards.model, *run, "turns") for run in counted],
-        "pretrained_speed": [layout.speed(wildcards.model, *run) for run in timed],
-    }
+def pretrained_of(wildcards):
+    """Names of the heads trained elsewhere that draft for a model; they wait for no selection."""
+    return pretrained_heads(study, wildcards.model)
 
 
 def pretrained_files(wildcards):
@@ -148,10 +143,10 @@ BASELINES = list(dict.fromkeys(map(temperature_name, (0.0, *study.acceptance.tem
 def summary_options(wildcards):
     """The same as options of the script, each naming what it is: a list that grows with the study, so not in a command."""
     heads = heads_of(wildcards) + screened_heads_of(wildcards) + moved_heads_of(wildcards)
+    heads += pretrained_of(wildcards)
     model = wildcards.model
-    counted, timed = (pretrained_runs(study, model, settings) for settings in (study.acceptance, study.speed))
-    counted += [*acceptance_runs(study, heads), *rival_runs(study, model)]
-    timed += [*speed_runs(study, heads), *timed_rival_runs(study, model)]
+    counted = [*acceptance_runs(study, heads), *rival_runs(study, model)]
+    timed = [*speed_runs(study, heads), *timed_rival_runs(study, model)]
     return [
         *(f"--baseline={temperature}={layout.baseline(model, temperature)}" for temperature in BASELINES),
         *(f"--screening={path}" for path in (screening_of(wildcards),) if path),

@@ -3,7 +3,7 @@ rule summarise_model:
         unpack(results_of(heads_of)),
         unpack(results_of(screened_heads_of, "screened_")),
         unpack(results_of(moved_heads_of, "moved_")),
-        unpack(pretrained_results),
+        unpack(results_of(pretrained_of, "pretrained_")),
         rivals=lambda wildcards: rival_files_of(wildcards.model),
         screening=screening_of,
         geometry=expand(layout.geometry("{{model}}", "{table}"), table=GEOMETRY_TABLES),

@@ -119,6 +119,7 @@ STAGES = {
     "recommend_layers": Stage(("export/layer_ids.py", "export/recommendation.py")),
     "extract_features": Stage(("drafting/features.py", "drafting/feature_store.py"), ("build_corpus.training",)),
     "train_draft": Stage(_TRAINING, ("extract_features",)),
+    "continue_draft": Stage((*_TRAINING, "drafting/continuing.py"), ("build_corpus.training",)),
     "screen_layers": Stage(
         (
             *_TRAINING,

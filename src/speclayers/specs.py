@@ -79,6 +79,13 @@ class TrainSpec(Section):
     draft: DraftConfig
 
 
+class ContinueSpec(Section):
+    """Training on of one head from elsewhere."""
+
+    runtime: Runtime
+    draft: DraftConfig
+
+
 class ScreenSpec(Section):
     """Screening candidate layer sets by short trainings."""
 
@@ -270,6 +277,18 @@ def train(study: Study, model: str) -> TrainSpec:
     return TrainSpec(runtime=study.models[model].runtime(), draft=study.draft.model_copy(update=unused))
 
 
+def continued(study: Study, model: str) -> ContinueSpec:
+    """Return the slice of continue_draft: the heads' training, without what the head brings along.
+
+    The target's states are made anew meanwhile: which layers the head reads is known only once it is there.
+    """
+    whole = DraftConfig()
+    own = ("vocabulary", "kv_heads", "norm_before_fc", "fc_norm", "norm_output", "initialise")
+    unused = {key: getattr(whole, key) for key in own} | {"features": "online"}
+    found = train(study, model)
+    return ContinueSpec(runtime=found.runtime, draft=found.draft.model_copy(update=unused))
+
+
 def screen(study: Study, model: str) -> ScreenSpec:
     """Return the slice of screen_layers: the heads' training, with a seed, budgets and step sizes of its own.
 
@@ -324,14 +343,14 @@ def speed(study: Study, model: str) -> SpeedSpec:
 
 
 def pretrained(study: Study, name: str) -> PretrainedHead:
-    """Return the slice of import_draft: the head's entry.
+    """Return the slice of import_draft: the head's entry, without how it is trained on.
 
     Raises:
         UserError: There is none of this name.
     """
     if name not in study.pretrained:
         raise UserError(f"pretrained: there is no '{name}'{nearest(name, study.pretrained)}")
-    return study.pretrained[name]
+    return study.pretrained[name].model_copy(update={"percents": [0]})
 
 
 def export(study: Study, model: str) -> ExportSpec:

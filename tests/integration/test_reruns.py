@@ -10,6 +10,7 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from speclayers.fingerprint import PACKAGE
@@ -66,7 +67,7 @@ MODEL = """
 """
 
 
-def test_a_selector_a_temperature_and_a_model_added_one_after_the_other(copy_of_finished):
+def test_a_selector_and_a_temperature_added_the_latter_dropped_and_a_model_added(copy_of_finished):
     study = copy_of_finished.folder / "studies/smoke.yaml"
     # a selector that picks a set which has its head: nothing is trained
     edit(
@@ -78,6 +79,18 @@ def test_a_selector_a_temperature_and_a_model_added_one_after_the_other(copy_of_
     # a temperature: runs at it alone
     edit(study, "temperatures: [0, 1]", "temperatures: [0, 0.7, 1]")
     assert jobs(copy_of_finished.smoke()) == PAGES + Counter(decode_baseline=1, measure_acceptance=HEADS)
+    # the temperature taken out again: its runs stay on the disk, and out of every table
+    edit(study, "temperatures: [0, 0.7, 1]", "temperatures: [0, 1]")
+    assert jobs(copy_of_finished.smoke()) == PAGES
+    stale = list(copy_of_finished.folder.glob("results/smoke/*/acceptance/*/T0.7-*/*.parquet"))
+    assert len(stale) == 2 * HEADS
+    with duckdb.connect(str(copy_of_finished.folder / "results/smoke/study.duckdb"), read_only=True) as connection:
+        for table in ("runs", "turns", "cycles", "tau_estimates"):
+            found = connection.sql(f"select distinct temperature from {table}").fetchall()
+            assert sorted(found) == [(0,), (1,)], table
+        assert not connection.sql("from jobs where contains(job, 'T0.7')").fetchall()
+    told = (copy_of_finished.folder / "results/smoke/inputs/summarise_model/smoke-qwen3.txt").read_text().split()
+    assert len([option for option in told if option.startswith("--acceptance=")]) == SETTINGS * HEADS
     # a model: its own jobs, and what unites all models
     edit(study, "models: [smoke-qwen3]", "models: [smoke-qwen3, smoke-other]")
     edit(study, "models:\n  smoke-qwen3:", f"models:{MODEL}  smoke-qwen3:")
@@ -95,8 +108,8 @@ def test_a_selector_a_temperature_and_a_model_added_one_after_the_other(copy_of_
         select_layers=1,
         extract_features=1,
         train_draft=heads,
-        decode_baseline=3,
-        measure_acceptance=3 * heads,
+        decode_baseline=2,
+        measure_acceptance=SETTINGS * heads,
         measure_speed=heads,
     )
     assert heads > 0

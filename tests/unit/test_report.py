@@ -212,6 +212,21 @@ def test_moved_heads_have_a_table(tmp_path, page):
     assert table.rows[2][6].startswith("−")
 
 
+def test_heads_trained_elsewhere_are_shown_with_their_layers(tmp_path, page):
+    assert "trained elsewhere" not in page
+    foreign = {"own": (2, 6, 9), "own.p10.s0": (2, 6, 9), "odd": (1, 5)}
+    study = build(tmp_path, MadeUpModel("foreign", questions=6, temperatures=(0.0,), pretrained=foreign))
+    tables = {name: [b.content for b in s.blocks if b.kind == "table"] for s in sections(study) for name in [s.name]}
+    listed = next(table for table in tables["selections"] if table.caption.startswith("Heads trained elsewhere"))
+    assert [row[1:] for row in listed.rows] == [
+        ["pretrained.odd", "{1, 5}", "no selector", "as it came"],
+        ["pretrained.own", "{2, 6, 9}", "eagle3, uniform", "as it came"],
+        ["pretrained.own.p10", "{2, 6, 9}", "eagle3, uniform", "10 %"],
+    ]
+    compared = next(table for table in tables["acceptance"] if table.caption.startswith("Differences"))
+    assert "pretrained.odd {1, 5}" in {row[0] for row in compared.rows}
+
+
 def test_geometry_alone_says_that_nothing_was_measured(tmp_path):
     study = build(tmp_path, MadeUpModel("bare", questions=0))
     page, drawn = rendered(study)

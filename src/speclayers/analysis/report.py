@@ -20,6 +20,7 @@ from speclayers.analysis import (
     acceptance_page,
     geometry_figures,
     page_tables,
+    pretrained_page,
     rivals_page,
     run_figures,
     screening_page,
@@ -60,7 +61,7 @@ def sections(study: Study) -> list[Section]:
         ("acceptance", "Tokens accepted", _acceptance),
         ("rivals", "Drafters without a head", _rivals),
         ("layers", "The layers", _layers),
-        ("selections", "Which layers were chosen", selections_section),
+        ("selections", "Which layers were chosen", _selections),
         ("screening", "Screening by short trainings", _screening),
         ("transfer", "Heads moved to other layers", _transfer),
         ("training", "Training of the heads", _training),
@@ -237,6 +238,12 @@ def layers_section(study: Study) -> Iterator[Block]:
             yield Block("table", page_tables.filter_effect(study, model))
         if len(of_model(study.filter_sets, model)):
             yield Block("table", page_tables.filter_sets(study, model))
+
+
+def _selections(study: Study) -> Iterator[Block]:
+    yield from selections_section(study)
+    if len(pretrained_page.pretrained_sets(study)):
+        yield Block("table", pretrained_page.heads(study))
 
 
 def selections_section(study: Study) -> Iterator[Block]:

@@ -108,6 +108,14 @@ def layers_in_words(layer_set: str) -> str:
         return layer_set
 
 
+def drafter_in_words(layer_set: str, layers: Sequence[int] | None) -> str:
+    """Return a layer set in words, and the layers of a head trained elsewhere: `pretrained.published {2, 9}`."""
+    words = layers_in_words(layer_set)
+    if layers is None or words != layer_set:
+        return words
+    return f"{words} {{{', '.join(str(int(layer)) for layer in layers)}}}"
+
+
 def set_name(layer_set: str, selectors: str) -> str:
     """Return a layer set with who chose it, such as `{2, 15, 27} (eagle3)`."""
     words = layers_in_words(layer_set)

@@ -14,6 +14,7 @@ from speclayers.config.geometry import GeometryConfig, SelectionConfig
 from speclayers.config.models import ModelConfig, TrainedSource
 from speclayers.config.rivals import RivalConfig
 from speclayers.config.section import Name, Section, nearest
+from speclayers.names import PretrainedName, is_head
 
 SHARED_FOLDERS = ("models", "downloads")
 """Folders under results/ that belong to no study."""
@@ -106,6 +107,9 @@ class Study(Section):
                 raise ValueError(
                     f"pretrained.{name}.model: '{head.model}' is not registered{nearest(head.model, self.models)}"
                 )
+            own = str(PretrainedName(name))
+            if is_head(own) or PretrainedName.parse(own).percent:
+                raise ValueError(f"pretrained.{name}: ends as names of trained heads do; choose another name")
         return self
 
     @model_validator(mode="after")

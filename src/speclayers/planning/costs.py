@@ -253,11 +253,18 @@ class Costs:
         )
 
     def _train_draft(self, wildcards: Mapping[str, str]) -> Cost:
-        model, head = wildcards["model"], HeadName.parse(wildcards["head"])
-        weights, layers = self._head_weights(model, len(head.layers)), len(head.layers) + 1
-        return self._training(
-            model, self.study.draft, weights, weights, layers, head.percent / 100 if head.start else 1
-        )
+        head = HeadName.parse(wildcards["head"])
+        share = head.percent / 100 if head.start else 1
+        return self._train_head(wildcards["model"], len(head.layers), share, self.study.draft)
+
+    def _continue_draft(self, wildcards: Mapping[str, str]) -> Cost:
+        online = self.study.draft.model_copy(update={"features": "online"})
+        return self._train_head(wildcards["model"], _layers_read(""), int(wildcards["percent"]) / 100, online)
+
+    def _train_head(self, model: str, k: int, share: float, draft: DraftConfig) -> Cost:
+        """Train a head of k layers for a share of a whole training."""
+        weights = self._head_weights(model, k)
+        return self._training(model, draft, weights, weights, k + 1, share)
 
     def _train_medusa(self, wildcards: Mapping[str, str]) -> Cost:
         model, size = wildcards["model"], self.size(wildcards["model"])

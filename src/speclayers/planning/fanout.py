@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import product
 from typing import NamedTuple
 
 from speclayers.config import MOST_STEPS, AcceptanceConfig, ReplicaSettings, RivalConfig, SpeedConfig, Study
 from speclayers.errors import UserError
 from speclayers.fingerprint import rival_needs
-from speclayers.names import PRETRAINED, HeadName, Layers, RivalName, ShapeName, temperature_name
+from speclayers.names import HeadName, Layers, PretrainedName, RivalName, ShapeName, temperature_name
 
 LAYERS_A_PASS = 40
 """Layers that one run of the target stores at most: their names are one file name."""
@@ -25,7 +24,7 @@ class LayerSet(NamedTuple):
 class Run(NamedTuple):
     """A run of a drafter at a setting, as it is named in paths."""
 
-    head: HeadName | RivalName | str
+    head: HeadName | PretrainedName | RivalName
     temperature: str
     nodes: ShapeName
 
@@ -57,7 +56,18 @@ def moved_heads(study: Study, sets: Sequence[LayerSet]) -> list[HeadName]:
     ]
 
 
-def acceptance_runs(study: Study, heads: Iterable[HeadName]) -> list[Run]:
+def pretrained_heads(study: Study, model: str) -> list[PretrainedName]:
+    """Return the heads from elsewhere that draft for a model, as they came and trained on, the latter one a seed."""
+    return [
+        PretrainedName(entry, percent, seed)
+        for entry, head in study.pretrained.items()
+        if head.model == model
+        for percent in head.percents
+        for seed in (study.draft.seeds if percent else (None,))
+    ]
+
+
+def acceptance_runs(study: Study, heads: Iterable[HeadName | PretrainedName]) -> list[Run]:
     """Return all runs that are counted: a replica only where replicas are wanted."""
     settings = study.acceptance
     replicas = settings.replicas or settings
@@ -66,30 +76,21 @@ def acceptance_runs(study: Study, heads: Iterable[HeadName]) -> list[Run]:
         for head in heads
         for temperature in settings.temperatures
         for nodes in shapes(settings)
-        if head.seed == study.draft.seeds[0] or (temperature in replicas.temperatures and nodes in shapes(replicas))
+        if head.seed in (None, study.draft.seeds[0])
+        or (temperature in replicas.temperatures and nodes in shapes(replicas))
     ]
 
 
-def speed_runs(study: Study, heads: Iterable[HeadName]) -> list[Run]:
+def speed_runs(study: Study, heads: Iterable[HeadName | PretrainedName]) -> list[Run]:
     """Return all runs that are timed."""
     return [
         Run(head, temperature_name(temperature), nodes)
         for head in heads
-        if head.seed in study.speed.seeds and not head.start  # moving a head changes no shape, so no time either
+        if head.seed is None or head.seed in study.speed.seeds
+        if not (isinstance(head, HeadName) and head.start)  # moving a head changes no shape, so no time either
         for temperature in study.speed.temperatures
         for nodes in shapes(study.speed)
     ]
-
-
-def pretrained_heads(study: Study, model: str) -> list[str]:
-    """Return the names of the heads trained elsewhere that draft for a model."""
-    return [f"{PRETRAINED}{name}" for name, head in study.pretrained.items() if head.model == model]
-
-
-def pretrained_runs(study: Study, model: str, settings: AcceptanceConfig | SpeedConfig) -> list[Run]:
-    """Return all runs of these heads at some settings: those that are counted, or those that are timed."""
-    heads, temperatures = pretrained_heads(study, model), map(temperature_name, settings.temperatures)
-    return [Run(*run) for run in product(heads, temperatures, shapes(settings))]
 
 
 def rival_runs(study: Study, model: str) -> list[Run]:

@@ -35,6 +35,7 @@ SLICES = {
     "select_layers": specs.selection,
     "extract_features": specs.features,
     "train_draft": specs.train,
+    "continue_draft": specs.continued,
     "screen_layers": specs.screen,
     "choose_questions": lambda study, model: specs.questions(study),
     "decode_baseline": specs.baseline,
@@ -156,6 +157,8 @@ class Identities:
     def _has(self, stage: str, model: str) -> bool:
         if stage == "screen_layers":
             return self.study.screen is not None
+        if stage == "continue_draft":
+            return any(head.model == model for head in self.study.pretrained.values())
         if stage in ("fetch_model", "make_tiny_model", "build_teacher"):
             return (stage == "fetch_model") == (self._making(model) == "fetch_model")
         return True

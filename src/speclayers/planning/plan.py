@@ -11,7 +11,7 @@ from typing import NamedTuple
 from speclayers.config import Study, TrainedSource
 from speclayers.files import read_json
 from speclayers.layout import SPLITS, Layout
-from speclayers.names import TOP_LAYER, layers_name, temperature_name
+from speclayers.names import TOP_LAYER, HeadName, PretrainedName, layers_name, temperature_name
 from speclayers.planning import constants as known
 from speclayers.planning.constants import GPU, HOST, PROCESSOR
 from speclayers.planning.cost import Cost
@@ -24,7 +24,6 @@ from speclayers.planning.fanout import (
     most_sets,
     moved_heads,
     pretrained_heads,
-    pretrained_runs,
     rival_runs,
     searched_rivals,
     speed_runs,
@@ -170,15 +169,16 @@ def _jobs(costs: Costs, model: str) -> Iterator[Job]:
     yield from [job("extract_features", layers=TOP_LAYER)] if study.draft.features == "cached" and trained else []
     yield from (job("train_draft", head=head) for head in heads)
     yield from (job("train_medusa", rival=rival) for rival in trained)
-    yield from (job("import_draft", name=head) for head in pretrained_heads(study, model))
+    foreign = pretrained_heads(study, model)
+    yield from (job("import_draft", name=entry) for entry in dict.fromkeys(head.entry for head in foreign))
+    yield from (job("continue_draft", percent=head.percent) for head in foreign if head.percent)
+    measured: list[HeadName | PretrainedName] = [*heads, *foreign]
     ranges = range(study.acceptance.shards)
     yield from (
         job("decode_baseline", temperature=temperature_name(t)) for t in study.acceptance.temperatures for _ in ranges
     )
-    counted = acceptance_runs(study, heads) + pretrained_runs(study, model, study.acceptance)
-    timed = speed_runs(study, heads) + pretrained_runs(study, model, study.speed)
-    yield from (job("measure_acceptance", **_setting(run)) for run in counted for _ in ranges)
-    yield from (job("measure_speed", **_setting(run)) for run in timed)
+    yield from (job("measure_acceptance", **_setting(run)) for run in acceptance_runs(study, measured) for _ in ranges)
+    yield from (job("measure_speed", **_setting(run)) for run in speed_runs(study, measured))
     yield from (job("search_skips", rival=run) for run in searched_rivals(study, model))
     yield from (job("measure_rival", temperature=run.temperature) for run in rival_runs(study, model))
     yield from (job("time_rival", temperature=run.temperature) for run in timed_rival_runs(study, model))
