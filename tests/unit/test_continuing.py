@@ -10,7 +10,8 @@ import torch
 from speclayers.config import DraftConfig, Runtime
 from speclayers.drafting.continuing import continued_trainer
 from speclayers.drafting.features import OnlineFeatures
-from speclayers.drafting.head import load_head, read_head_config, read_tensors, save_head
+from speclayers.drafting.head import load_head, read_head_config, save_head
+from speclayers.drafting.tensor_files import read_tensors
 from speclayers.errors import UserError
 from speclayers.export.imported import import_head
 from speclayers.names import PretrainedName
