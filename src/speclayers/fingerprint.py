@@ -135,7 +135,7 @@ STAGES = {
     "recommend_head": Stage((*_EXPORT, *_HEAD, *_ANALYSIS)),
     "export_draft": Stage((*_EXPORT, *_HEAD, *_ANALYSIS)),
     "search_skips": Stage((*_RIVAL, *_SKIP_SEARCH, *_SPECULATION, *_DECODING), ("build_corpus.calibration",)),
-    "measure_rival": Stage((*_RIVAL, *_SPECULATION, *_DECODING), ("decode_baseline",)),
+    "measure_rival": Stage((*_RIVAL, *_SPECULATION, *_DECODING, "decoding/memory.py"), ("decode_baseline",)),
     "time_rival": Stage((*_RIVAL, *_SPECULATION, *_DECODING), ("decode_baseline",)),
     "summarise_model": Stage(_ANALYSIS),
     "aggregate_study": Stage(_ANALYSIS),
