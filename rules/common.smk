@@ -200,3 +200,23 @@ def python_of(processes):
 def whole_machine(wildcards):
     """Every core that this run has, so that nothing else disturbs a timed job; on a cluster, as many as a job asks for."""
     return workflow.resource_settings.cores or 8  # `workflow.cores` fails where there are only jobs to count
+
+
+# ---------------------------------------------------------------- what a run says when it ends
+
+
+def where_results_lie():
+    """The study's folder, and those of its pages that are there."""
+    pages = (layout.answer, layout.report, layout.layers_page, layout.summary_page, layout.database)
+    found = [path for path in pages if Path(path).exists()]
+    return "\n".join((f"\nThe run ended well. Results lie in {layout.root}/:", *(f"  {path}" for path in found)))
+
+
+def what_to_do_now():
+    """How to read what failed, and how to go on."""
+    return f"""
+The run ended with failed jobs. Above, under each of them, is its log, which also lies in logs/{study.study.name}/.
+  The last line begins with "error:": it says what to mend: which key, file or layer, and what is expected.
+  The log ends in the middle: the job was killed, mostly for memory; ask for more, or give --resources mem_mb=... less.
+  A traceback: a bug; please report it with the log.
+What is finished stays. The same command again goes on where this run stopped; docs/reruns.md says what is kept."""

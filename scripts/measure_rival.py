@@ -8,7 +8,8 @@ import torch
 
 from speclayers import command
 from speclayers.decoding.acceptance import measure_acceptance
-from speclayers.decoding.shards import Shards, job_key, to_frame
+from speclayers.decoding.memory import shards_of
+from speclayers.decoding.shards import job_key, to_frame
 from speclayers.decoding.turns import read_turns
 from speclayers.drafting.rival import add_rival, load_rival, read_files
 from speclayers.specs import RivalSpec, read_spec
@@ -30,7 +31,7 @@ def main() -> None:
     questions = read_turns(read_table(args.baseline, BASELINE))
     target, drafter = load_rival(args, spec.rival, spec.decode.runtime)
     inputs = [args.baseline, *read_files(args)]
-    shards = Shards(args.work, job_key(args.fingerprint, [args.temperature, args.rival], inputs))
+    shards = shards_of(drafter, args.work, job_key(args.fingerprint, [args.temperature, args.rival], inputs))
     rows = measure_acceptance(target, drafter, questions, spec.decode, args.temperature, shards)
     write_table(args.cycles, CYCLES, to_frame(rows["cycles"], CYCLES), command.origin(args))
     write_table(args.turns, TURNS, to_frame(rows["turns"], TURNS), command.origin(args))

@@ -6,12 +6,15 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from speclayers import tables
+from speclayers.analysis.study import Study, build_study, read_study
 from speclayers.analysis.summary import ModelResults, Run, write_summary
+from speclayers.analysis.warehouse import new_database
 from speclayers.config import StatisticsConfig
 from speclayers.drafting.halving import Judged, Rung, plan_rungs, race
 from speclayers.files import write_json
@@ -141,7 +144,7 @@ def _named_heads(
         yield PretrainedName.parse(f"{PRETRAINED}{name}"), own, made_up.effects.get(name, 0.6)
 
 
-def write_study(root: Path, *models: MadeUpModel, resamples: int = 500, benchmarks: bool = True) -> dict[str, object]:
+def write_study(root: Path, *models: MadeUpModel, resamples: int = 500, benchmarks: bool = True) -> dict[str, Any]:
     """Write all models' results and summaries; return the arguments of `build_study`, the connection aside."""
     where = layout(root)
     summaries, manifests = {}, {}
@@ -161,6 +164,13 @@ def write_study(root: Path, *models: MadeUpModel, resamples: int = 500, benchmar
         "spec": AggregateSpec(study=STUDY, statistics=statistics),
         "fingerprint": "fedcba9876543210",
     }
+
+
+def made_up_study(root: Path, *models: MadeUpModel, **settings: Any) -> Study:
+    """Write all models' results, build the database `study.duckdb` in `root` and read it."""
+    with new_database(root / "study.duckdb", threads=1) as connection:
+        build_study(connection, **write_study(root, *models, **settings))
+        return read_study(connection)
 
 
 def write_benchmarks(where: Layout, model: str, head: str) -> None:

@@ -141,7 +141,7 @@ STAGES = {
         (*_LEARNING, *(f"drafting/{name}.py" for name in ("medusa_heads", "medusa_training", "tree"))),
         ("extract_features",),
     ),
-    "measure_rival": Stage((*_RIVAL, *_SPECULATION, *_DECODING), ("decode_baseline",)),
+    "measure_rival": Stage((*_RIVAL, *_SPECULATION, *_DECODING, "decoding/memory.py"), ("decode_baseline",)),
     "time_rival": Stage((*_RIVAL, *_SPECULATION, *_DECODING), ("decode_baseline",)),
     "summarise_model": Stage(_ANALYSIS),
     "aggregate_study": Stage(_ANALYSIS),

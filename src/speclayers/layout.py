@@ -173,6 +173,15 @@ class Layout:
         return f"{self.root}/report.html"
 
     @property
+    def summary_page(self) -> str:
+        """The page's answer, main comparison and figures in Markdown."""
+        return f"{self.root}/summary.md"
+
+    def comparison(self, suffix: str) -> str:
+        """The main comparison as a table of LaTeX (tex) or as CSV (csv)."""
+        return f"{self.root}/comparison.{suffix}"
+
+    @property
     def layers_page(self) -> str:
         """The page of the layers alone, which needs no training."""
         return f"{self.root}/layers.html"

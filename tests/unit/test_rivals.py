@@ -42,7 +42,7 @@ from tests.unit.test_loop import (
 )
 
 OPTIONS = {"prompt_lookup": {"ngram": 3}, "lookahead": {"window": 4, "nodes": 13}, "medusa": {"nodes": 20}}
-SEEDED = {"random_skip", "self_sd", "lookahead", "medusa"}
+SEEDED = {"random_skip", "self_sd", "swift", "lookahead", "medusa"}
 TREES = {"lookahead", "medusa"}
 
 
@@ -93,7 +93,7 @@ def test_greedy_answers_of_every_drafter_are_plain_decodings(tiny_target, tmp_pa
         assert all(cycle.search_score is None for cycle in answer.cycles)
 
 
-@pytest.mark.parametrize(("name", "layers"), [("clasp", 2), ("self_sd", 4)])
+@pytest.mark.parametrize(("name", "layers"), [("clasp", 2), ("self_sd", 4), ("swift", 4)])
 def test_sampled_answers_with_skipped_layers_are_distributed_as_the_targets(tiny_target, tmp_path, name, layers):
     target = with_stop(tiny_target(vocabulary=SMALL, layers=layers), [])
     exact = exact_endings(target, [4, 7, 2], WARM)

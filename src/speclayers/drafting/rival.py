@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from speclayers.config import RivalConfig, Runtime, Section
 from speclayers.drafting.drafter import Drafter
@@ -47,6 +47,17 @@ class Given(NamedTuple):
         if self.name.seed is None:
             raise ValueError(f"{self.name}: has no seed")
         return self.name.seed
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """A drafter whose proposals depend on questions before the present one."""
+
+    def memory(self) -> list[float]:
+        """Return all that it remembers of them."""
+
+    def recall(self, memory: list[float]) -> None:
+        """Remember this, and nothing else."""
 
 
 Options = TypeVar("Options", bound=Section)
