@@ -14,16 +14,17 @@ from speclayers.analysis.summary import Run, write_summary
 from speclayers.analysis.warehouse import new_database
 from speclayers.config import RivalConfig
 from speclayers.decoding.baseline import decode_questions
+from speclayers.decoding.ranges import merge_shards
 from speclayers.decoding.shards import Shards, to_frame
 from speclayers.drafting.rival import build_rival, known_rivals
 from speclayers.errors import UserError
-from speclayers.fingerprint import rival_files, rival_needs
+from speclayers.fingerprint import rival_files, rival_jobs, rival_needs
 from speclayers.geometry.redundancy import redundant_blocks
 from speclayers.names import RivalName
 from speclayers.planning.fanout import rival_runs, timed_rival_runs
 from speclayers.reading import parse_study
 from speclayers.specs import RivalSpec, SpeedSpec, TimedRivalSpec
-from speclayers.tables import BASELINE, CKA, CYCLES, SPEED, TURNS, Origin, read_table, write_table
+from speclayers.tables import BASELINE, CKA, CYCLES, SPEED, TURNS, Origin, read_origin, read_table, write_table
 from tests.synthetic import MadeUpModel, origin, write_model, write_study
 from tests.unit.test_acceptance import CHECKED, QUESTIONS, SPEC, run_script
 from tests.unit.test_loop import (
@@ -206,6 +207,16 @@ def test_a_drafters_code_is_its_own_file_and_what_it_builds_on():
         rival_files("nope")
 
 
+def test_only_drafters_that_start_anew_are_shared_out_over_jobs(tmp_path, monkeypatch):
+    for name in ("clasp", "prompt_lookup", "uniform_skip", "random_skip", "geometry_skip"):
+        assert rival_jobs(name, 3) == 3
+    path = tmp_path / "learns.py"
+    monkeypatch.setattr("speclayers.fingerprint.rival_files", lambda name: [path])
+    for text, jobs in (("NEEDS = ()\n", 1), ("STARTS_ANEW = False\n", 1), ("STARTS_ANEW = True\n", 3)):
+        path.write_text(text)
+        assert rival_jobs("learns", 3) == jobs
+
+
 # ---------------------------------------------------------------- scripts
 
 
@@ -225,6 +236,14 @@ def test_scripts_write_their_tables(tiny_target, tmp_path, monkeypatch):
     assert {tuple(blocks) for blocks in cycles["skipped_mlp"]} == {tuple(cycles["skipped_attention"][0])}
     assert cycles["search_score"].isna().all()
     assert not (tmp_path / "work").exists()
+    parts = {name: [tmp_path / f"{name}-{shard}.parquet" for shard in range(2)] for name in tables}
+    for shard in range(2):
+        own = {name: paths[shard] for name, paths in parts.items()} | {"shard": shard, "shards": 2}
+        run_script("measure_rival.py", monkeypatch, spec=spec, **given, **own, work=tmp_path / "work")
+    for name, table in (("cycles", CYCLES), ("turns", TURNS)):
+        found = read_origin(tables[name])
+        merge_shards(parts[name], table, tmp_path / "whole", Origin(found["model"], found["fingerprint"]))
+        assert (tmp_path / "whole").read_bytes() == tables[name].read_bytes()
     timed = TimedRivalSpec(timed=SpeedSpec(decode=SPEC, per_category=1), rival=rival).canonical()
     run_script("time_rival.py", monkeypatch, spec=timed, **given, output=tmp_path / "speed.parquet")
     assert (read_table(tmp_path / "speed.parquet", SPEED)["draft_s"] > 0).all()

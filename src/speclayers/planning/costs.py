@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 from speclayers.config import DraftConfig, Study, TrainedSource
 from speclayers.drafting.halving import plan_rungs
+from speclayers.fingerprint import rival_jobs
 from speclayers.layout import Layout
-from speclayers.names import LAYERS_PATTERN, HeadName, ShapeName, layers_of
+from speclayers.names import LAYERS_PATTERN, HeadName, RivalName, ShapeName, layers_of
 from speclayers.planning import constants as known
-from speclayers.planning.constants import GPU, HOST, PROCESSOR, Machine
+from speclayers.planning.constants import GPU, HOST, PROCESSOR
 from speclayers.planning.fanout import most_sets, shapes
 from speclayers.planning.sizes import ASSUMED, STORED_BYTES, Size, size_of
-
-MB = 1e6
+from speclayers.planning.target_passes import MB, SizedTarget
 
 
 class Cost(NamedTuple):
@@ -46,34 +46,6 @@ def _layers_read(head: str) -> int:
     """Return how many layers a head reads, from its name; three where that does not say so."""
     named = re.search(LAYERS_PATTERN, head)
     return len(layers_of(named.group())) if named else 3
-
-
-@dataclass(frozen=True)
-class _Target:
-    """A model as a job runs it."""
-
-    size: Size
-    bytes_each: int
-    machine: Machine
-
-    @property
-    def weights_mb(self) -> float:
-        return self.size.parameters * self.bytes_each / MB
-
-    @property
-    def start(self) -> float:
-        return self.machine.start_seconds + self.size.parameters * self.bytes_each / HOST.disk_bytes
-
-    def passes(self, count: float, tokens: float, head: bool = True) -> float:
-        """Return the seconds of `count` forward passes over `tokens` tokens together."""
-        weights = self.size.parameters - (0 if head else self.size.vocabulary * self.size.width)
-        work = 2 * weights * tokens / self.machine.forward_flops
-        reading = count * self.size.parameters * self.bytes_each / self.machine.weight_bytes
-        return count * self.size.layers * self.machine.layer_seconds + max(work, reading)
-
-    def keys_mb(self, tokens: float) -> float:
-        """Return the memory of cached keys and values."""
-        return 2 * tokens * self.size.layers * self.size.width * known.KEYS_OF_WIDTH * self.bytes_each / MB
 
 
 @dataclass(frozen=True)
@@ -116,10 +88,10 @@ class Costs:
 
     # ------------------------------------------------------------ models
 
-    def _target(self, model: str) -> _Target:
+    def _target(self, model: str) -> SizedTarget:
         config = self.study.models[model]
         machine = PROCESSOR if config.device == "cpu" else GPU
-        return _Target(self.size(model), STORED_BYTES[config.dtype], machine)
+        return SizedTarget(self.size(model), STORED_BYTES[config.dtype], machine)
 
     def gpus(self, model: str) -> int:
         """Return the GPUs of one process that runs a model: none, one, or as many as hold it where it is spread."""
@@ -385,7 +357,8 @@ class Costs:
 
     def _measure_rival(self, wildcards: Mapping[str, str]) -> Cost:
         acceptance, model = self.study.acceptance, wildcards["model"]
-        plain = self._plain(model, self._asked(), acceptance.max_new_tokens)
+        jobs = rival_jobs(RivalName.parse(wildcards["rival"]).kind, acceptance.shards)
+        plain = self._plain(model, self._asked() / jobs, acceptance.max_new_tokens)
         return self._decoding(model, known.RIVAL_PASSES * plain)
 
     def _time_rival(self, wildcards: Mapping[str, str]) -> Cost:
