@@ -13,7 +13,7 @@ from speclayers.drafting.head import CONFIG_FILE, WEIGHTS_FILE, save_head
 from speclayers.drafting.processes import joined_processes, shared_work
 from speclayers.errors import UserError
 from speclayers.names import PretrainedName
-from speclayers.specs import ContinueSpec, read_spec
+from speclayers.specs import TrainSpec, read_spec
 from speclayers.tables import CORPUS, TRAINING, read_table, write_table
 from speclayers.targets.target import load_target
 
@@ -33,7 +33,7 @@ def main() -> None:
     folder = args.output.parent
     if (args.output, args.config) != (folder / WEIGHTS_FILE, folder / CONFIG_FILE):
         raise UserError(f"--output, --config: expected {WEIGHTS_FILE} and {CONFIG_FILE} in one folder")
-    name, spec = PretrainedName.parse(args.head), read_spec(ContinueSpec, args.spec)
+    name, spec = PretrainedName.parse(args.head), read_spec(TrainSpec, args.spec)
     with joined_processes(spec.runtime.device) as processes:
         torch.set_num_threads(max(args.threads // processes.count, 1))
         target = load_target(args.target, args.model, spec.runtime)
