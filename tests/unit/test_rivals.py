@@ -282,17 +282,17 @@ def told(tmp_path_factory):
 def test_a_rival_stands_in_a_table_of_its_own_beside_the_heads(told):
     study, cycles = told
     assert "clasp-skip2" not in set(study.tau["layer_set"]) | set(study.comparisons["layer_set"])
-    (row,) = study.rivals.to_dict("records")
+    (row,) = study.drafters[study.drafters["layers"].isna()].to_dict("records")
     assert (row["layer_set"], row["kind"], row["nodes"]) == ("clasp-skip2", "clasp", 9)
     tokens = cycles["emitted"].sum()
     assert row["layer_forwards_per_token"] == pytest.approx(20 * len(cycles) / tokens)
     assert row["search_rows_per_token"] == pytest.approx(cycles["search_rows"].sum() / tokens)
     assert row["search_score"] == pytest.approx(0.9)
-    table = rivals_page.rivals(study)
-    names = [line[1] for line in table.rows]
-    assert names.count("clasp-skip2") == 1
-    assert len(names) == 1 + len(study.tau)
-    assert {len(line) for line in table.rows} == {len(table.head)}
+    for table in (rivals_page.yields(study, "tiny-qwen3"), rivals_page.costs(study, "tiny-qwen3")):
+        names = [line[0] for line in table.rows]
+        assert names.count("clasp-skip2") == 1
+        assert len(names) == 1 + len(study.tau)
+        assert {len(line) for line in table.rows} == {len(table.head)}
 
 
 def test_skipped_blocks_are_set_against_cka(told):

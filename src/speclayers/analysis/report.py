@@ -21,6 +21,7 @@ from speclayers.analysis import (
     geometry_figures,
     page_tables,
     pretrained_page,
+    rivals_figures,
     rivals_page,
     run_figures,
     screening_page,
@@ -215,8 +216,13 @@ def _acceptance(study: Study) -> Iterator[Block]:
 
 
 def _rivals(study: Study) -> Iterator[Block]:
-    if len(study.rivals):
-        yield Block("table", rivals_page.rivals(study))
+    for model in study.models:
+        if rivals_page.is_rival(of_model(study.drafters, model)).any():
+            yield Block("heading", model)
+            yield Block("table", rivals_page.yields(study, model))
+            yield from _shown(rivals_figures.pareto(study, model))
+            yield Block("table", rivals_page.costs(study, model))
+            yield Block("table", rivals_page.categories(study, model))
     if len(study.skip_overlap):
         yield Block("table", rivals_page.skipped_layers(study))
 
