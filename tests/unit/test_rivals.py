@@ -228,7 +228,7 @@ def test_a_drafters_code_is_its_own_file_and_what_it_builds_on():
 
 
 def test_only_drafters_that_start_anew_are_shared_out_over_jobs(tmp_path, monkeypatch):
-    assert {name: rival_jobs(name, 3) for name in known_rivals()} == {name: 3 for name in known_rivals()} | {"swift": 1}
+    assert {name: rival_jobs(name, 3) for name in known_rivals()} == dict.fromkeys(known_rivals(), 3) | {"swift": 1}
     path = tmp_path / "learns.py"
     monkeypatch.setattr("speclayers.fingerprint.rival_files", lambda name: [path])
     for text, jobs in (("NEEDS = ()\n", 1), ("STARTS_ANEW = False\n", 1), ("STARTS_ANEW = True\n", 3)):
