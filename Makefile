@@ -3,7 +3,9 @@
 # make plan    print what it takes before it runs: jobs, hours, memory, disk
 # make test    run all tests
 # make cluster tests on a SLURM of this machine, which it installs and starts: as root, on Debian or Ubuntu
-# make check   formatting, lint, types, workflow lint, schema and table page in step
+# make browser tests of the report's page in chromium, which must be installed
+# make docs    the documentation's site, in build/site
+# make check   formatting, lint, types, workflow lint, schema and table page in step, the site without a warning
 # make bench   speed and memory beside peers, written to benchmarks/results.md
 
 SHELL := bash
@@ -13,7 +15,7 @@ STUDY ?= config.yaml
 bin := .venv/bin
 WARMED := fetch_model measure_acceptance train_draft select_layers render_report
 
-.PHONY: install study plan test cluster check format schema bench clean
+.PHONY: install study plan test cluster browser docs check format schema bench clean
 
 install: .venv/ready
 
@@ -25,12 +27,18 @@ plan: .venv/ready
 	@$(bin)/python scripts/plan.py --configfile $(STUDY)
 
 test: .venv/ready
-	$(bin)/python -m pytest
+	$(bin)/python -m pytest --numprocesses 2 --dist loadgroup
 
 cluster: .venv/ready
 	$(bin)/python -m pytest tests/cluster
 
-check: .venv/ready
+browser: .venv/ready
+	$(bin)/python -m pytest tests/browser
+
+docs: .venv/ready
+	NO_MKDOCS_2_WARNING=1 $(bin)/mkdocs build --strict --quiet
+
+check: .venv/ready docs
 	$(bin)/ruff check .
 	$(bin)/ruff format --check .
 	$(bin)/mypy

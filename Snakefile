@@ -8,6 +8,9 @@ min_version("9.27")
 configfile: "config.yaml"
 
 
+report: "report/workflow.rst"
+
+
 include: "rules/common.smk"
 include: "rules/fanout.smk"
 include: "rules/models.smk"
@@ -26,6 +29,14 @@ include: "rules/export.smk"
 # for scripts/why.py: what the fingerprints of this run were made of
 onstart:
     add_records(Path(layout.fingerprints), identities.records())
+
+
+onsuccess:
+    print(where_results_lie())
+
+
+onerror:
+    print(what_to_do_now())
 
 
 rule all:

@@ -23,7 +23,6 @@ import torch
 from eagle_peer.stopwatch import Stopwatch
 from figures import embedded_target, parser, report, rotate
 from safetensors import safe_open
-from safetensors.torch import save_file
 from transformers import GenerationConfig
 
 from speclayers.config import DraftConfig
@@ -40,6 +39,10 @@ from speclayers.drafting.initialise import head_config, new_head
 from speclayers.drafting.prompt_lookup import PromptLookupDrafter
 from speclayers.drafting.tree import TreeShape
 from speclayers.drafting.vocabulary import DraftVocabulary
+from speclayers.export.engine import served_target
+from speclayers.export.folder import export_head
+from speclayers.specs import ExportSpec
+from speclayers.targets.manifest import Manifest
 from speclayers.targets.target import Target
 
 SHAPE = TreeShape(nodes=30, depth=6, top_k=10)
@@ -181,36 +184,16 @@ def eagle_target(folder: Path, target: Path) -> Path:
     return folder
 
 
-def eagle_head(folder: Path, head: Eagle3Head) -> Path:
-    """Write a head in EAGLE's layout, whose tensor names are ours."""
-    folder.mkdir()
-    save_file({name: tensor.contiguous() for name, tensor in head.state_dict().items()}, folder / "model.safetensors")
-    sizes = head.config
-    config = {
-        "model_type": "llama",
-        "hidden_size": sizes.width,
-        "intermediate_size": sizes.mlp_width,
-        "num_attention_heads": sizes.heads,
-        "num_key_value_heads": sizes.kv_heads,
-        "num_hidden_layers": 1,
-        "hidden_act": sizes.activation,
-        "max_position_embeddings": sizes.max_positions,
-        "rms_norm_eps": sizes.rms_norm_eps,
-        "rope_theta": sizes.rope_parameters["rope_theta"],
-        "vocab_size": sizes.vocabulary,
-        "draft_vocab_size": sizes.draft_vocabulary,
-        "pad_token_id": 0,
-        "bias": False,
-    }
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
-
-
 @contextmanager
-def eagle_loop(options: Any, head: Eagle3Head) -> Iterator[Callable[[Prompt, int], dict[str, Any]]]:
+def eagle_loop(options: Any, manifest: Manifest, head: Eagle3Head) -> Iterator[Callable[[Prompt, int], dict[str, Any]]]:
     """Start EAGLE's loop in its own environment; yield what answers a prompt there."""
     with tempfile.TemporaryDirectory() as folder:
-        target, drafter = eagle_target(Path(folder, "target"), options.target), eagle_head(Path(folder, "head"), head)
+        target, drafter = eagle_target(Path(folder, "target"), options.target), Path(folder, "head")
+        facts, spec = (
+            served_target(options.target, manifest),
+            ExportSpec(dtype="float32", speculative_tokens=SHAPE.depth),
+        )
+        export_head("eagle", head.config, head.state_dict(), facts, drafter, spec)
         worker = Path(__file__).parent / "eagle_peer" / "worker.py"
         command = [options.eagle_python, worker, "--checkout", options.eagle, "--target", target, "--head", drafter]
         sizes = {"nodes": SHAPE.nodes, "depth": SHAPE.depth, "top-k": SHAPE.top_k, "threads": torch.get_num_threads()}
@@ -235,7 +218,7 @@ def compare_eagle(options: Any, target: Target, head: Eagle3Head, prompts: Seque
     if (found := head.config.layers) != (read := eagle_layers(target.n_layers)):
         raise SystemExit(f"--head: reads layers {found}; EAGLE's code always captures {read}")
     rates, outside, alike = [], [], 0
-    with eagle_loop(options, head) as theirs:
+    with eagle_loop(options, target.manifest, head) as theirs:
         theirs(prompts[0], budget), draft(target, Eagle3Drafter(target, head, SHAPE), prompts[0], budget)
         for prompt in prompts:
             their = theirs(prompt, budget)

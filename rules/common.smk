@@ -14,6 +14,7 @@ from speclayers.names import (
     LAYERS_PATTERN,
     PRETRAINED_PATTERN,
     SHAPE_PATTERN,
+    TOP_LAYER,
     HeadName,
     RivalName,
     layers_name,
@@ -27,7 +28,7 @@ from speclayers.planning.fanout import (
     LayerSet,
     acceptance_runs,
     moved_heads,
-    pretrained_runs,
+    pretrained_heads,
     rival_runs,
     speed_runs,
     timed_rival_runs,
@@ -36,7 +37,7 @@ from speclayers.planning.fanout import (
 from speclayers.planning.options import refuse_unfit_options
 from speclayers.reading import parse_study, refuse_missing_files, refuse_repeated_keys, refuse_unwritable
 from speclayers.errors import UserError
-from speclayers.fingerprint import rival_files, rival_needs, selector_files
+from speclayers.fingerprint import rival_files, rival_jobs, rival_needs, selector_files
 from speclayers.layout import GEOMETRY_TABLES, SPLITS, SUMMARY_TABLES, Layout
 from speclayers.machine import ran_on
 from speclayers.files import read_json
@@ -78,7 +79,7 @@ wildcard_constraints:
     head=f"{HEAD_PATTERN}|{PRETRAINED_PATTERN}",
     engine="|".join(ENGINES),
     rival=any_of(str(run) for rival in study.rivals for run in rival.runs()),
-    layers=LAYERS_PATTERN,
+    layers=f"{LAYERS_PATTERN}|{TOP_LAYER}",
     split="|".join(SPLITS),
     temperature=r"\d+(\.\d+)?",
     nodes=SHAPE_PATTERN,
@@ -147,6 +148,10 @@ def shard_work(name):
     return lambda wildcards: layout.work(wildcards.model, "-".join((name, *SHARD)).format(**dict(wildcards.items())))
 
 
+# a head from elsewhere that is trained on, as `names.PretrainedName` writes it
+CONTINUED = "pretrained.{name}.p{percent}.s{seed}"
+
+
 def teacher_of(model):
     return study.models[model].source.teacher
 
@@ -161,7 +166,7 @@ PRIORITY = {
         ("dump_activations", "accumulate_gram", "measure_geometry", "select_layers", "extract_features"), 40
     ),
     "screen_layers": 35,
-    "train_draft": 30,
+    **dict.fromkeys(("train_draft", "train_medusa"), 30),
 }
 
 
@@ -195,3 +200,23 @@ def python_of(processes):
 def whole_machine(wildcards):
     """Every core that this run has, so that nothing else disturbs a timed job; on a cluster, as many as a job asks for."""
     return workflow.resource_settings.cores or 8  # `workflow.cores` fails where there are only jobs to count
+
+
+# ---------------------------------------------------------------- what a run says when it ends
+
+
+def where_results_lie():
+    """The study's folder, and those of its pages that are there."""
+    pages = (layout.answer, layout.report, layout.layers_page, layout.summary_page, layout.database)
+    found = [path for path in pages if Path(path).exists()]
+    return "\n".join((f"\nThe run ended well. Results lie in {layout.root}/:", *(f"  {path}" for path in found)))
+
+
+def what_to_do_now():
+    """How to read what failed, and how to go on."""
+    return f"""
+The run ended with failed jobs. Above, under each of them, is its log, which also lies in logs/{study.study.name}/.
+  The last line begins with "error:": it says what to mend: which key, file or layer, and what is expected.
+  The log ends in the middle: the job was killed, mostly for memory; ask for more, or give --resources mem_mb=... less.
+  A traceback: a bug; please report it with the log.
+What is finished stays. The same command again goes on where this run stopped; docs/reruns.md says what is kept."""

@@ -64,3 +64,43 @@ rule train_draft:
         " --corpus {input.corpus} --features {input.features} --head {wildcards.head} {params.start}"
         " --work {params.work} --output {output.head} --config {output.config}"
         " --training {output.training} > {log} 2>&1"
+
+
+rule continue_draft:
+    input:
+        start=layout.head("{model}", "pretrained.{name}", "model.safetensors"),
+        start_config=layout.head("{model}", "pretrained.{name}", "config.json"),
+        corpus=layout.corpus("{model}", "training"),
+        target=layout.manifest("{model}"),
+    output:
+        head=layout.head("{model}", CONTINUED, "model.safetensors"),
+        config=layout.head("{model}", CONTINUED, "config.json"),
+        training=layout.head("{model}", CONTINUED, "training.parquet"),
+    log:
+        layout.log("continue_draft", "{model}", CONTINUED),
+    benchmark:
+        layout.benchmark("continue_draft", "{model}", CONTINUED)
+    wildcard_constraints:
+        name=any_of(study.pretrained),
+        percent=r"\d+",
+        seed=r"\d+",
+    priority: PRIORITY["train_draft"]
+    conda:
+        "../envs/model.yaml"
+    threads: study.draft.processes
+    resources:
+        mem_mb=memory_of("continue_draft"),
+        runtime=minutes_of("continue_draft"),
+        gpu=gpus_of("continue_draft"),
+    params:
+        launch=python_of(study.draft.processes),
+        spec=spec_of("continue_draft"),
+        identity=identity_of("continue_draft"),
+        target=folder_of("target"),
+        head=CONTINUED,
+        work=lambda wildcards: layout.work(wildcards.model, CONTINUED.format(**dict(wildcards))),
+    shell:
+        "{params.launch} scripts/continue_draft.py --spec {params.spec:q} --model {wildcards.model}"
+        " --fingerprint {params.identity} --threads {threads} --target {params.target}"
+        " --corpus {input.corpus} --head {params.head} --start {input.start} --work {params.work}"
+        " --output {output.head} --config {output.config} --training {output.training} > {log} 2>&1"

@@ -71,6 +71,14 @@ def features_of(wildcards):
     return [layout.features(wildcards.model, name) for name, layers in passes.items() if layers & wanted]
 
 
+def top_features_of(wildcards):
+    """The pass that stores the last layer, which is all that drafters without layers of their own learn from.
+
+    A name of its own keeps the inputs of heads what they are; where those have stored the layer, nothing is run.
+    """
+    return [] if study.draft.features == "online" else layout.features(wildcards.model, TOP_LAYER)
+
+
 def greedy_baseline(wildcards):
     """Sampled runs take their prompts from the greedy run, so that all see the same second turns."""
     return [] if wildcards.temperature == "0" else layout.baseline(wildcards.model, "0")
@@ -86,7 +94,7 @@ def results_of(heads, prefix=""):
         found, model = heads(wildcards), wildcards.model
         files = {
             "heads": [layout.head(model, head, "config.json") for head in found],
-            "training": [layout.head(model, head, "training.parquet") for head in found],
+            "training": [layout.head(model, head, "training.parquet") for head in found if head.seed is not None],
             "cycles": [layout.acceptance(model, *run, "cycles") for run in acceptance_runs(study, found)],
             "turns": [layout.acceptance(model, *run, "turns") for run in acceptance_runs(study, found)],
             "speed": [layout.speed(model, *run) for run in speed_runs(study, found)],
@@ -96,14 +104,9 @@ def results_of(heads, prefix=""):
     return results
 
 
-def pretrained_results(wildcards):
-    """Everything measured of heads trained elsewhere; they wait for no selection."""
-    counted, timed = (pretrained_runs(study, wildcards.model, settings) for settings in (study.acceptance, study.speed))
-    return {
-        "pretrained_cycles": [layout.acceptance(wildcards.model, *run, "cycles") for run in counted],
-        "pretrained_turns": [layout.acceptance(wildcards.model, *run, "turns") for run in counted],
-        "pretrained_speed": [layout.speed(wildcards.model, *run) for run in timed],
-    }
+def pretrained_of(wildcards):
+    """Names of the heads trained elsewhere that draft for a model; they wait for no selection."""
+    return pretrained_heads(study, wildcards.model)
 
 
 def pretrained_files(wildcards):
@@ -140,10 +143,10 @@ BASELINES = list(dict.fromkeys(map(temperature_name, (0.0, *study.acceptance.tem
 def summary_options(wildcards):
     """The same as options of the script, each naming what it is: a list that grows with the study, so not in a command."""
     heads = heads_of(wildcards) + screened_heads_of(wildcards) + moved_heads_of(wildcards)
+    heads += pretrained_of(wildcards)
     model = wildcards.model
-    counted, timed = (pretrained_runs(study, model, settings) for settings in (study.acceptance, study.speed))
-    counted += [*acceptance_runs(study, heads), *rival_runs(study, model)]
-    timed += [*speed_runs(study, heads), *timed_rival_runs(study, model)]
+    counted = [*acceptance_runs(study, heads), *rival_runs(study, model)]
+    timed = [*speed_runs(study, heads), *timed_rival_runs(study, model)]
     return [
         *(f"--baseline={temperature}={layout.baseline(model, temperature)}" for temperature in BASELINES),
         *(f"--screening={path}" for path in (screening_of(wildcards),) if path),
@@ -175,13 +178,45 @@ rival_results = [file for model in study.study.models for file in rival_files_of
 def needs_of(wildcards):
     """Files that a drafter asks for, each under its name."""
     name, model = RivalName.parse(wildcards.rival), wildcards.model
-    made = {"cka": layout.geometry(model, "cka")}
+    made = {
+        "cka": layout.geometry(model, "cka"),
+        "skipped": layout.rival(model, name, "skipped.json"),
+        "weights": layout.rival(model, name, "model.safetensors"),
+    }
     return {need: made[need] for need in rival_needs(name.kind)}
 
 
 def needs_options(wildcards, input):
     """The same as options of the script."""
     return [f"--{need} {input[need]}" for need in needs_of(wildcards)]
+
+
+def threads_of_search(wildcards):
+    """The whole machine for a search that measures time; else one core."""
+    return whole_machine(wildcards) if costs.skip_search(wildcards.rival).objective == "time" else 1
+
+
+def jobs_of(rival):
+    """How many jobs share a drafter's run: one where it learns from question to question."""
+    return rival_jobs(RivalName.parse(rival).kind, study.acceptance.shards)
+
+
+def rival_shards(wildcards):
+    """What these jobs leave, in their order."""
+    return {
+        table: [
+            layout.acceptance_shard(
+                *(wildcards[key] for key in ("model", "rival", "temperature", "nodes")), table, shard
+            )
+            for shard in range(jobs_of(wildcards.rival))
+        ]
+        for table in ("cycles", "turns")
+    }
+
+
+def rival_shard_option(wildcards):
+    """The range of questions that is a job's own."""
+    return f"--shard {wildcards.shard} --shards {jobs_of(wildcards.rival)}" if SHARDED else ""
 
 
 def rival_identity(stage):

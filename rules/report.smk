@@ -3,7 +3,7 @@ rule summarise_model:
         unpack(results_of(heads_of)),
         unpack(results_of(screened_heads_of, "screened_")),
         unpack(results_of(moved_heads_of, "moved_")),
-        unpack(pretrained_results),
+        unpack(results_of(pretrained_of, "pretrained_")),
         rivals=lambda wildcards: rival_files_of(wildcards.model),
         screening=screening_of,
         geometry=expand(layout.geometry("{{model}}", "{table}"), table=GEOMETRY_TABLES),
@@ -41,7 +41,9 @@ rule aggregate_study:
         targets=expand(layout.manifest("{model}"), model=study.study.models),
     output:
         database=layout.database,
-        answer=layout.answer,
+        answer=report(
+            layout.answer, caption="../report/answer.rst", category="The answer", labels={"what": "in three lines"}
+        ),
         tables=directory(layout.tables),
         inputs=layout.inputs("aggregate_study"),
     log:
@@ -76,8 +78,25 @@ rule render_report:
     input:
         database=layout.database,
     output:
-        report=layout.report,
-        figures=directory(layout.figures),
+        report=report(
+            layout.report, caption="../report/page.rst", category="The answer", labels={"what": "the study's page"}
+        ),
+        figures=report(
+            directory(layout.figures),
+            patterns=["{kind,[a-z]+}-{model}.svg", "{kind,[a-z]+}.svg"],
+            caption="../report/figure.rst",
+            category="Figures",
+            subcategory=lambda wildcards: wildcards.get("model", "all models"),
+            labels={"figure": "{kind}"},
+        ),
+        summary=layout.summary_page,
+        latex=layout.comparison("tex"),
+        csv=report(
+            layout.comparison("csv"),
+            caption="../report/comparison.rst",
+            category="The answer",
+            labels={"what": "main comparison"},
+        ),
     log:
         layout.log("render_report"),
     conda:
@@ -90,7 +109,7 @@ rule render_report:
         plotting=[f"{name}={version(name)}" for name in ("altair", "vl-convert-python")],
     shell:
         "python scripts/render_report.py --database {input.database} --report {output.report}"
-        " --figures {output.figures} > {log} 2>&1"
+        " --figures {output.figures} --summary {output.summary} --latex {output.latex} --csv {output.csv} > {log} 2>&1"
 
 
 rule render_layers:
@@ -100,7 +119,12 @@ rule render_layers:
         recommendations=expand(layout.recommendation("{model}"), model=study.study.models),
         targets=expand(layout.manifest("{model}"), model=study.study.models),
     output:
-        page=layout.layers_page,
+        page=report(
+            layout.layers_page,
+            caption="../report/layers.rst",
+            category="The answer",
+            labels={"what": "the layers alone"},
+        ),
         inputs=layout.inputs("render_layers"),
     log:
         layout.log("render_layers"),

@@ -6,7 +6,8 @@ from speclayers import command
 from speclayers.analysis.recommended import measured_acceptance
 from speclayers.analysis.study import read_study
 from speclayers.analysis.warehouse import open_database
-from speclayers.drafting.head import WEIGHTS_FILE, head_from_tensors, read_head_config, read_tensors
+from speclayers.drafting.head import head_from_tensors, read_head_config
+from speclayers.drafting.tensor_files import WEIGHTS_FILE, read_tensors
 from speclayers.export.card import Measured
 from speclayers.export.engine import served_target
 from speclayers.export.folder import export_head

@@ -19,7 +19,7 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--target", type=Path, required=True, help="folder of the fetched model")
     arguments.add_argument("--corpus", type=Path, required=True, help="training responses")
-    arguments.add_argument("--layers", required=True, help="layers to store, such as l02-l15-l27")
+    arguments.add_argument("--layers", required=True, help="layers to store, such as l02-l15-l27; top: the last alone")
     arguments.add_argument("--output", type=Path, required=True, help="manifest to write, beside the layers' files")
     arguments.add_argument("--work", type=Path, required=True, help="folder of unfinished files, on the same disk")
     args = arguments.parse_args()

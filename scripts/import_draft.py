@@ -4,7 +4,8 @@ from pathlib import Path
 
 from speclayers import command
 from speclayers.config import PretrainedHead
-from speclayers.drafting.head import CONFIG_FILE, WEIGHTS_FILE, save_head
+from speclayers.drafting.head import save_head
+from speclayers.drafting.tensor_files import folder_of
 from speclayers.errors import UserError
 from speclayers.export.imported import head_folder, import_head
 from speclayers.specs import read_spec
@@ -19,9 +20,7 @@ def main() -> None:
     arguments.add_argument("--output", type=Path, required=True, help="the head's model.safetensors")
     arguments.add_argument("--config", type=Path, required=True, help="the head's config.json, beside it")
     args = arguments.parse_args()
-    folder = args.output.parent
-    if (args.output, args.config) != (folder / WEIGHTS_FILE, folder / CONFIG_FILE):
-        raise UserError(f"--output, --config: expected {WEIGHTS_FILE} and {CONFIG_FILE} in one folder")
+    folder = folder_of(args.output, args.config)
     source = read_spec(PretrainedHead, args.spec)
     if source.model != args.model:
         raise UserError(f"pretrained.{args.name}.model: is '{source.model}', not '{args.model}'")

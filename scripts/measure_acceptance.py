@@ -12,7 +12,8 @@ from speclayers.decoding.ranges import QuestionRange
 from speclayers.decoding.shards import Shards, job_key, to_frame
 from speclayers.decoding.turns import read_turns
 from speclayers.drafting.eagle3 import Eagle3Drafter
-from speclayers.drafting.head import CONFIG_FILE, load_head
+from speclayers.drafting.head import load_head
+from speclayers.drafting.tensor_files import CONFIG_FILE
 from speclayers.drafting.tree import shape_of
 from speclayers.names import ShapeName
 from speclayers.specs import DecodeSpec, read_spec

@@ -6,7 +6,8 @@ from speclayers import command
 from speclayers.analysis.recommended import recommended_set
 from speclayers.analysis.study import read_study
 from speclayers.analysis.warehouse import open_database
-from speclayers.drafting.head import CONFIG_FILE, read_head_config
+from speclayers.drafting.head import read_head_config
+from speclayers.drafting.tensor_files import CONFIG_FILE
 from speclayers.export.engine import served_target
 from speclayers.export.preflight import preflight, report, report_text
 from speclayers.files import write_json, write_text

@@ -10,19 +10,15 @@ from speclayers import command
 from speclayers.decoding.shards import to_frame
 from speclayers.decoding.speed import first_of_each_category, measure_speed
 from speclayers.decoding.turns import read_turns
-from speclayers.drafting.rival import add_files, build_rival, given_files
-from speclayers.names import RivalName
+from speclayers.drafting.rival import add_rival, load_rival
 from speclayers.specs import TimedRivalSpec, read_spec
 from speclayers.tables import BASELINE, SPEED, read_table, write_table
-from speclayers.targets.target import load_target
 
 
 def main() -> None:
     """Load the model, build the drafter, time both ways of decoding, write the table."""
     arguments = command.parser(__doc__)
-    arguments.add_argument("--target", type=Path, required=True, help="folder of the fetched model")
-    arguments.add_argument("--rival", required=True, help="name of the drafter's run, such as clasp or random_skip.s0")
-    add_files(arguments)
+    add_rival(arguments)
     arguments.add_argument("--baseline", type=Path, required=True, help="table of plain greedy decoding (Parquet)")
     arguments.add_argument("--temperature", type=float, required=True, help="sampling temperature; 0 is greedy")
     arguments.add_argument("--output", type=Path, required=True, help="table of times to write (Parquet)")
@@ -30,8 +26,7 @@ def main() -> None:
     spec = read_spec(TimedRivalSpec, args.spec)
     torch.set_num_threads(args.threads)
     questions = first_of_each_category(read_turns(read_table(args.baseline, BASELINE)), spec.timed.per_category)
-    target = load_target(args.target, args.model, spec.timed.decode.runtime)
-    drafter = build_rival(spec.rival, target, RivalName.parse(args.rival), given_files(args))
+    target, drafter = load_rival(args, spec.rival, spec.timed.decode.runtime)
     rows = measure_speed(target, drafter, questions, spec.timed.decode, args.temperature)
     write_table(args.output, SPEED, to_frame(rows, SPEED), command.origin(args))
 

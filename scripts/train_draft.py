@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 
 from speclayers.command import origin, parser, run
-from speclayers.drafting.feature_store import FeatureSource, FeatureStore
-from speclayers.drafting.features import OnlineFeatures
-from speclayers.drafting.head import CONFIG_FILE, WEIGHTS_FILE, save_head
+from speclayers.drafting.features import feature_source
+from speclayers.drafting.head import save_head
 from speclayers.drafting.processes import joined_processes, shared_work
+from speclayers.drafting.tensor_files import folder_of
 from speclayers.drafting.training import new_trainer
 from speclayers.drafting.transfer import moved_settings, record_start, start_weights
 from speclayers.errors import UserError
@@ -33,9 +33,7 @@ def main() -> None:
     arguments.add_argument("--training", type=Path, required=True, help="training table")
     arguments.add_argument("--work", type=Path, required=True, help="folder of this head's checkpoints")
     args = arguments.parse_args()
-    folder = args.output.parent
-    if (args.output, args.config) != (folder / WEIGHTS_FILE, folder / CONFIG_FILE):
-        raise UserError(f"--output, --config: expected {WEIGHTS_FILE} and {CONFIG_FILE} in one folder")
+    folder = folder_of(args.output, args.config)
     name = HeadName.parse(args.head)
     if bool(name.start) != bool(args.start):
         raise UserError(f"--start: {name} {'needs the head that it' if name.start else 'has none that it'} starts from")
@@ -46,9 +44,7 @@ def main() -> None:
         corpus = read_table(args.corpus, CORPUS)
         start = start_weights(args.start.parent, name, target) if args.start else None
         draft = moved_settings(spec.draft, name)
-        source: FeatureSource = (
-            OnlineFeatures(target, corpus) if draft.features == "online" else FeatureStore(args.features)
-        )
+        source = feature_source(draft.features, target, corpus, args.features)
         with shared_work(processes, args.work, args.fingerprint) as checkpoints:
             trainer = new_trainer(name, target, corpus, source, draft, args.fingerprint, checkpoints, start, processes)
             trainer.run()

@@ -1,6 +1,7 @@
 """Drafters that need no training: right, wrong and random ones."""
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import ExitStack
 from unittest.mock import patch
@@ -10,7 +11,7 @@ import torch
 from speclayers.drafting.drafter import ExtraRows, Proposal, Verified
 
 
-class ToyDrafter:
+class ToyDrafter(ABC):
     """Follows what is verified; a subclass says what to propose.
 
     Args:
@@ -39,8 +40,9 @@ class ToyDrafter:
         tree = torch.tensor([self.sequence[-1], *tokens]), torch.tensor([-1, *parents])
         return Proposal(*tree, forwards=1, layer_forwards=2)
 
+    @abstractmethod
     def candidates(self) -> tuple[list[int], list[int]]:
-        raise NotImplementedError
+        """What to draft: tokens, and the node each follows."""
 
 
 class RandomDrafter(ToyDrafter):

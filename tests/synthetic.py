@@ -6,23 +6,27 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from speclayers import tables
+from speclayers.analysis.study import Study, build_study, read_study
 from speclayers.analysis.summary import ModelResults, Run, write_summary
+from speclayers.analysis.warehouse import new_database
 from speclayers.config import StatisticsConfig
 from speclayers.drafting.halving import Judged, Rung, plan_rungs, race
 from speclayers.files import write_json
 from speclayers.layout import Layout
-from speclayers.names import HeadName, ShapeName, layers_name
+from speclayers.names import PRETRAINED, HeadName, PretrainedName, ShapeName, layers_name
 from speclayers.specs import AggregateSpec
 from speclayers.tables import Origin, write_table
 from speclayers.targets.manifest import Manifest, read_manifest
 
 CATEGORIES = ("writing", "translation", "summarization", "qa", "math_reasoning", "rag")
 STUDY = "made-up"
+RIVAL_NODES = 7
 UNSKIPPED = (None, None, 0.0, 0, None)
 """What a cycle's row holds of skipped layers where a head drafts."""
 
@@ -47,6 +51,8 @@ class MadeUpModel:
         pinned: Sets of the selector `pinned`, chosen and not trained.
         dtype: Precision of the forward passes.
         moved: Selector whose heads are moved, selector whose layers they get, per cent of training that follows.
+        pretrained: Layers of heads trained elsewhere, by the rest of their names: published, published.p10.s0.
+        rivals: Probability of acceptance of drafters without a head, which draft six tokens in a row, by their names.
         screened: Whether its layers were screened; alone, deeper layers draft better, so the last one wins.
         whole_curve: Whether that trained the single layers to every budget.
     """
@@ -72,6 +78,8 @@ class MadeUpModel:
     pinned: Sequence[Sequence[int]] = ()
     dtype: str = "float32"
     moved: Sequence[tuple[str, str, int]] = ()
+    pretrained: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    rivals: Mapping[str, float] = field(default_factory=dict)
     screened: bool = False
     whole_curve: bool = True
 
@@ -95,15 +103,22 @@ def write_model(root: Path, made_up: MadeUpModel) -> ModelResults:
     if made_up.questions:
         for temperature in made_up.temperatures:
             baselines[temperature] = _write_baseline(where, made_up, temperature)
-        for name, probability in _named_heads(made_up, rng):
+        for name, layers, probability in _named_heads(made_up, rng):
             head = str(name)
-            heads[head] = _write_head(where, made_up, head, name.layers, name.seed, rng)
+            heads[head] = _write_head(where, made_up, head, layers, name.seed, rng)
             for temperature in made_up.temperatures:
                 for shape in [*((n, False) for n in made_up.nodes), *((n, True) for n in made_up.chains)]:
                     run = Run(head, temperature, *shape)
                     acceptance[run] = _write_acceptance(where, made_up, run, probability, rng)
-                    if temperature == 0 and name.seed == made_up.train_seeds[0] and not name.start:
+                    timed = name.seed in (None, made_up.train_seeds[0]) and not getattr(name, "start", ())
+                    if temperature == 0 and timed:
                         speed[run] = _write_speed(where, made_up, run, rng)
+        for rival, probability in made_up.rivals.items():
+            for temperature in made_up.temperatures:
+                run = Run(rival, temperature, RIVAL_NODES)
+                acceptance[run] = _write_acceptance(where, made_up, run, probability, rng)
+                if temperature == 0:
+                    speed[run] = _write_speed(where, made_up, run, rng)
     return ModelResults(
         model=made_up.name,
         dtype=made_up.dtype,
@@ -118,20 +133,27 @@ def write_model(root: Path, made_up: MadeUpModel) -> ModelResults:
     )
 
 
-def _named_heads(made_up: MadeUpModel, rng: np.random.Generator) -> Iterator[tuple[HeadName, float]]:
-    """Yield every head with its probability of acceptance; a moved one loses 0.4 and regains it with training."""
+def _named_heads(
+    made_up: MadeUpModel, rng: np.random.Generator
+) -> Iterator[tuple[HeadName | PretrainedName, Sequence[int], float]]:
+    """Yield every head, its layers and its probability of acceptance.
+
+    A moved head loses 0.4 and regains it with training.
+    """
     for selector, layers in made_up.sets.items():
         for seed in made_up.train_seeds:
             name = HeadName(layers=tuple(layers), seed=seed)
-            yield name, made_up.effects.get(selector, 0.6) + rng.normal(0, made_up.seed_spread)
+            yield name, layers, made_up.effects.get(selector, 0.6) + rng.normal(0, made_up.seed_spread)
     for start, end, percent in made_up.moved:
         for seed in made_up.train_seeds:
             layers = tuple(made_up.sets[end]), tuple(made_up.sets[start])
             name = HeadName(layers=layers[0], seed=seed, start=layers[1], percent=percent)
-            yield name, made_up.effects.get(end, 0.6) - 0.4 * (1 - percent / 50)
+            yield name, layers[0], made_up.effects.get(end, 0.6) - 0.4 * (1 - percent / 50)
+    for name, own in made_up.pretrained.items():
+        yield PretrainedName.parse(f"{PRETRAINED}{name}"), own, made_up.effects.get(name, 0.6)
 
 
-def write_study(root: Path, *models: MadeUpModel, resamples: int = 500, benchmarks: bool = True) -> dict[str, object]:
+def write_study(root: Path, *models: MadeUpModel, resamples: int = 500, benchmarks: bool = True) -> dict[str, Any]:
     """Write all models' results and summaries; return the arguments of `build_study`, the connection aside."""
     where = layout(root)
     summaries, manifests = {}, {}
@@ -151,6 +173,13 @@ def write_study(root: Path, *models: MadeUpModel, resamples: int = 500, benchmar
         "spec": AggregateSpec(study=STUDY, statistics=statistics),
         "fingerprint": "fedcba9876543210",
     }
+
+
+def made_up_study(root: Path, *models: MadeUpModel, **settings: Any) -> Study:
+    """Write all models' results, build the database `study.duckdb` in `root` and read it."""
+    with new_database(root / "study.duckdb", threads=1) as connection:
+        build_study(connection, **write_study(root, *models, **settings))
+        return read_study(connection)
 
 
 def write_benchmarks(where: Layout, model: str, head: str) -> None:
@@ -341,9 +370,13 @@ def _write_screening(where: Layout, made_up: MadeUpModel) -> Path:
 
 
 def _write_head(
-    where: Layout, made_up: MadeUpModel, head: str, layers: Sequence[int], seed: int, rng: np.random.Generator
+    where: Layout, made_up: MadeUpModel, head: str, layers: Sequence[int], seed: int | None, rng: np.random.Generator
 ) -> Path:
     path = Path(where.head(made_up.name, head, "training.parquet"))
+    config = {"layers": list(layers), "seed": seed or 0, "draft_vocabulary": 128, "coverage": 0.93}
+    write_json(path.parent / "config.json", config | {"target_hash": _manifest(made_up).target_hash})
+    if seed is None:  # as it came: how it was trained is not known
+        return path.parent
     rows = []
     for step in range(1, 101):
         accuracies = [0.45 * (1 - np.exp(-step / 30)) * 0.85**j + rng.normal(0, 0.01) for j in range(3)]
@@ -357,8 +390,6 @@ def _write_head(
                 rows.append((step, step / 50, "held_out", j, *held_out))
     frame = pd.DataFrame(rows, columns=[column.name for column in tables.TRAINING.columns])
     write_table(path, tables.TRAINING, frame, origin(made_up.name))
-    config = {"layers": list(layers), "seed": seed, "draft_vocabulary": 128, "coverage": 0.93}
-    write_json(path.parent / "config.json", config | {"target_hash": _manifest(made_up).target_hash})
     return path.parent
 
 

@@ -14,10 +14,11 @@ from collections.abc import Iterable
 from copy import copy
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from speclayers.config import Section, nearest
+from speclayers.config import Section
 from speclayers.errors import UserError
+from speclayers.plugins import RIVALS, SELECTORS
 
 RESULT_VERSION = "1"
 
@@ -27,6 +28,7 @@ PLUMBING = (
     "errors.py",
     "files.py",
     "names.py",
+    "plugins.py",
     "reading.py",
     "config/",
     "specs.py",
@@ -73,13 +75,21 @@ _SELECTION = tuple(
 _SWEEP = tuple(
     f"selection/{name}.py" for name in ("filter_sweep", "layer_geometry", "search", "selector", "selectors/elsi")
 )
+_SPECULATION = tuple(
+    f"decoding/{name}.py"
+    for name in (
+        *("__init__", "acceptance", "baseline", "clock", "exactness", "loop", "passes", "plain", "ranges", "sampling"),
+        *("shards", "skipping", "speed", "turns", "verify"),
+    )
+)
 _HEAD = tuple(f"drafting/{name}.py" for name in ("head", "draft_cache", "tensor_files", "vocabulary"))
-_TRAINING = (
+_LEARNING = (
     *_HEAD,
-    *(f"drafting/{name}.py" for name in ("initialise", "losses", "ttt", "training", "training_data", "transfer")),
+    *(f"drafting/{name}.py" for name in ("losses", "ttt", "training_data", "training_loop")),
     *(f"drafting/{name}.py" for name in ("checkpoints", "feature_store", "features")),
     *(f"drafting/{name}.py" for name in ("processes", "step_sums", "training_log")),
 )
+_TRAINING = (*_LEARNING, *(f"drafting/{name}.py" for name in ("initialise", "training", "transfer")))
 _DRAFTING = (*_HEAD, "drafting/drafter.py", "drafting/tree.py", "drafting/eagle3.py")
 _EXPORT = ("export/",)
 _RIVAL = (
@@ -90,6 +100,10 @@ _RIVAL = (
     "targets/block_rows.py",
 )
 """The drafters themselves are added by the workflow, as the selectors are."""
+_SKIP_SEARCH = (
+    *(f"drafting/{name}.py" for name in ("rivals/self_sd", "self_sd", "skip_options", "skipping", "sublayers")),
+    "decoding/skip_search.py",
+)
 _ANALYSIS = ("analysis/", "decoding/exactness.py", "decoding/skipping.py")
 
 STAGES = {
@@ -105,6 +119,7 @@ STAGES = {
     "recommend_layers": Stage(("export/layer_ids.py", "export/recommendation.py")),
     "extract_features": Stage(("drafting/features.py", "drafting/feature_store.py"), ("build_corpus.training",)),
     "train_draft": Stage(_TRAINING, ("extract_features",)),
+    "continue_draft": Stage((*_TRAINING, "drafting/continuing.py"), ("build_corpus.training",)),
     "screen_layers": Stage(
         (
             *_TRAINING,
@@ -115,14 +130,19 @@ STAGES = {
     ),
     "choose_questions": Stage(("corpus/questions.py", "corpus/prompts.py", "corpus/bundled/questions.jsonl")),
     "decode_baseline": Stage(_BASELINE, ("target", "choose_questions")),
-    "measure_acceptance": Stage((*_DRAFTING, "decoding/", *_DECODING), ("train_draft", "decode_baseline")),
+    "measure_acceptance": Stage((*_DRAFTING, *_SPECULATION, *_DECODING), ("train_draft", "decode_baseline")),
     "merge_shards": Stage(("decoding/ranges.py",)),
-    "measure_speed": Stage((*_DRAFTING, "decoding/", *_DECODING), ("train_draft", "decode_baseline")),
+    "measure_speed": Stage((*_DRAFTING, *_SPECULATION, *_DECODING), ("train_draft", "decode_baseline")),
     "import_draft": Stage((*_EXPORT, *_HEAD)),
     "recommend_head": Stage((*_EXPORT, *_HEAD, *_ANALYSIS)),
     "export_draft": Stage((*_EXPORT, *_HEAD, *_ANALYSIS)),
-    "measure_rival": Stage((*_RIVAL, "decoding/", *_DECODING), ("decode_baseline",)),
-    "time_rival": Stage((*_RIVAL, "decoding/", *_DECODING), ("decode_baseline",)),
+    "search_skips": Stage((*_RIVAL, *_SKIP_SEARCH, *_SPECULATION, *_DECODING), ("build_corpus.calibration",)),
+    "train_medusa": Stage(
+        (*_LEARNING, *(f"drafting/{name}.py" for name in ("medusa_heads", "medusa_training", "tree"))),
+        ("extract_features",),
+    ),
+    "measure_rival": Stage((*_RIVAL, *_SPECULATION, *_DECODING, "decoding/memory.py"), ("decode_baseline",)),
+    "time_rival": Stage((*_RIVAL, *_SPECULATION, *_DECODING), ("decode_baseline",)),
     "summarise_model": Stage(_ANALYSIS),
     "aggregate_study": Stage(_ANALYSIS),
     "render_report": Stage(_ANALYSIS),
@@ -202,8 +222,7 @@ def selector_files(name: str) -> list[Path]:
     Raises:
         UserError: There is no selector of this name, or its file is no valid Python.
     """
-    path = _plugin("selection/selectors", name, "selection.selectors: there is no selector")
-    return _with_imports(path, "speclayers.selection.selectors", "selector")
+    return _with_imports(PACKAGE / SELECTORS.file(name), "speclayers.selection.selectors", "selector")
 
 
 def rival_files(name: str) -> list[Path]:
@@ -212,8 +231,7 @@ def rival_files(name: str) -> list[Path]:
     Raises:
         UserError: There is no such drafter, or a file is no valid Python.
     """
-    path = _plugin("drafting/rivals", name, "rivals: there is no drafter")
-    return _with_imports(path, "speclayers.drafting", "drafter")
+    return _with_imports(PACKAGE / RIVALS.file(name), "speclayers.drafting", "drafter")
 
 
 def rival_needs(name: str) -> tuple[str, ...]:
@@ -222,19 +240,30 @@ def rival_needs(name: str) -> tuple[str, ...]:
     Raises:
         UserError: As `rival_files`.
     """
+    return tuple(_rival_literal(name, "NEEDS", ()))
+
+
+def rival_jobs(name: str, shards: int) -> int:
+    """Return how many jobs share a drafter's run: all of them where its file says STARTS_ANEW = True, else one.
+
+    A drafter that learns from one question to the next has to answer them in their order.
+
+    Args:
+        name: Name of the drafter.
+        shards: Jobs that share a run of a head.
+
+    Raises:
+        UserError: As `rival_files`.
+    """
+    return shards if _rival_literal(name, "STARTS_ANEW", False) else 1
+
+
+def _rival_literal(name: str, constant: str, missing: Any) -> Any:
+    """Return a literal in a drafter's file, which is not run for it."""
     for node in _parsed(rival_files(name)[0], "drafter").body:
-        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["NEEDS"]:
-            return tuple(ast.literal_eval(node.value))
-    return ()
-
-
-def _plugin(folder: str, name: str, missing: str) -> Path:
-    path = PACKAGE / folder / f"{name}.py"
-    if not path.is_file():
-        known = sorted(other.stem for other in path.parent.glob("[!_]*.py"))
-        hint = nearest(name, known) or f"; known are {', '.join(known)}"
-        raise UserError(f"{missing} '{name}'{hint}")
-    return path
+        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [constant]:
+            return ast.literal_eval(node.value)
+    return missing
 
 
 def _with_imports(start: Path, package: str, what: str) -> list[Path]:

@@ -149,6 +149,10 @@ class Layout:
         """Table of a timed run."""
         return f"{self.model(model)}/speed/{head}/T{temperature}-n{nodes}.parquet"
 
+    def rival(self, model: str, rival: str, file: str) -> str:
+        """What is made for a drafter without a head before it is measured: skipped.json, or model.safetensors."""
+        return f"{self.model(model)}/rivals/{rival}/{file}"
+
     def summary(self, model: str, table: str) -> str:
         """One of SUMMARY_TABLES: all results of one model, united."""
         return f"{self.model(model)}/summary/{table}.parquet"
@@ -167,6 +171,15 @@ class Layout:
     def report(self) -> str:
         """The study's page."""
         return f"{self.root}/report.html"
+
+    @property
+    def summary_page(self) -> str:
+        """The page's answer, main comparison and figures in Markdown."""
+        return f"{self.root}/summary.md"
+
+    def comparison(self, suffix: str) -> str:
+        """The main comparison as a table of LaTeX (tex) or as CSV (csv)."""
+        return f"{self.root}/comparison.{suffix}"
 
     @property
     def layers_page(self) -> str:

@@ -55,7 +55,9 @@ PRETRAINED = "pretrained."
 """What names of heads trained elsewhere begin with."""
 
 PRETRAINED_PATTERN = r"pretrained\.[a-z0-9][a-z0-9._-]*"
-"""Regular expression of such a name: the entry of the config that describes the head."""
+"""Regular expression of such a name: the entry of the config that describes the head, and how it was trained on."""
+
+_PRETRAINED_NAME = re.compile(r"^pretrained\.(?P<entry>.+?)(?:\.p(?P<percent>\d{1,3})(?:\.s(?P<seed>\d+))?)?$")
 
 _HEAD_NAME = re.compile(
     rf"^(?P<kind>[a-z0-9]+)\.(?P<layers>{LAYERS_PATTERN})\.s(?P<seed>\d+)"
@@ -119,6 +121,47 @@ class HeadName(NamedTuple):
         return HeadName(layers=self.start, seed=self.seed, kind=self.kind)
 
 
+class PretrainedName(NamedTuple):
+    """What identifies a head trained elsewhere, as it came or trained on here.
+
+    Args:
+        entry: Entry of the config that describes it.
+        percent: Share of a head's training, in per cent, that it got here; 0 as it came.
+        seed: Seed of that training's order; None as it came.
+    """
+
+    entry: str
+    percent: int = 0
+    seed: int | None = None
+
+    @property
+    def label(self) -> str:
+        """The name without its seed: pretrained.published, pretrained.published.p10."""
+        return f"{PRETRAINED}{self.entry}" + (f".p{self.percent}" if self.percent else "")
+
+    def __str__(self) -> str:
+        """Return the name as it stands in paths: pretrained.published, pretrained.published.p10.s0."""
+        return self.label if self.seed is None else f"{self.label}.s{self.seed}"
+
+    @classmethod
+    def parse(cls, text: str) -> PretrainedName:
+        """Read a name or a label back.
+
+        Raises:
+            UserError: The text is no such name.
+        """
+        match = _PRETRAINED_NAME.match(text)
+        if match is None:
+            raise UserError(f"'{text}' is no name of a head trained elsewhere; expected the form pretrained.published")
+        seed = None if match["seed"] is None else int(match["seed"])
+        return cls(match["entry"], int(match["percent"] or 0), seed)
+
+
+def is_head(text: str) -> bool:
+    """Tell whether a drafter's name is that of a head trained here from its first weights."""
+    return _HEAD_NAME.match(text) is not None
+
+
 def is_rival(text: str) -> bool:
     """Tell whether a drafter's name is that of one without a head."""
     return _RIVAL_NAME.match(text) is not None
@@ -167,15 +210,21 @@ def layers_name(layers: tuple[int, ...] | list[int]) -> str:
     return "-".join(f"l{layer:0{digits}d}" for layer in sorted(layers))
 
 
+TOP_LAYER = "top"
+"""Name of the empty layer set: of a pass of the target that stores the last layer alone, which every pass stores."""
+
+
 def layers_of(name: str) -> set[int]:
     """Read a layer set's name back.
 
     Args:
-        name: As `layers_name` writes it.
+        name: As `layers_name` writes it, or TOP_LAYER.
 
     Raises:
         UserError: The text is no such name.
     """
+    if name == TOP_LAYER:
+        return set()
     if not re.fullmatch(LAYERS_PATTERN, name):
         raise UserError(f"'{name}' is no layer set; expected the form l02-l15-l27")
     return {int(part[1:]) for part in name.split("-")}

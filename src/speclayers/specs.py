@@ -73,7 +73,7 @@ class FeaturesSpec(Section):
 
 
 class TrainSpec(Section):
-    """Training one head."""
+    """Training one head, or training one on."""
 
     runtime: Runtime
     draft: DraftConfig
@@ -138,6 +138,13 @@ class RivalSpec(Section):
     """Decoding with a drafter that needs no head."""
 
     decode: DecodeSpec
+    rival: RivalConfig
+
+
+class SkipSearchSpec(Section):
+    """Searching layers for a drafter to skip."""
+
+    runtime: Runtime
     rival: RivalConfig
 
 
@@ -263,6 +270,18 @@ def train(study: Study, model: str) -> TrainSpec:
     return TrainSpec(runtime=study.models[model].runtime(), draft=study.draft.model_copy(update=unused))
 
 
+def continued(study: Study, model: str) -> TrainSpec:
+    """Return the slice of continue_draft: the heads' training, without what the head brings along.
+
+    The target's states are made anew meanwhile: which layers the head reads is known only once it is there.
+    """
+    whole = DraftConfig()
+    own = ("vocabulary", "kv_heads", "norm_before_fc", "fc_norm", "norm_output", "initialise")
+    unused = {key: getattr(whole, key) for key in own} | {"features": "online"}
+    found = train(study, model)
+    return found.model_copy(update={"draft": found.draft.model_copy(update=unused)})
+
+
 def screen(study: Study, model: str) -> ScreenSpec:
     """Return the slice of screen_layers: the heads' training, with a seed, budgets and step sizes of its own.
 
@@ -317,14 +336,14 @@ def speed(study: Study, model: str) -> SpeedSpec:
 
 
 def pretrained(study: Study, name: str) -> PretrainedHead:
-    """Return the slice of import_draft: the head's entry.
+    """Return the slice of import_draft: the head's entry, without how it is trained on.
 
     Raises:
         UserError: There is none of this name.
     """
     if name not in study.pretrained:
         raise UserError(f"pretrained: there is no '{name}'{nearest(name, study.pretrained)}")
-    return study.pretrained[name]
+    return study.pretrained[name].model_copy(update={"percents": [0]})
 
 
 def export(study: Study, model: str) -> ExportSpec:
@@ -350,14 +369,24 @@ def timed_rival(study: Study, model: str, label: str) -> TimedRivalSpec:
     return TimedRivalSpec(timed=timed, rival=_entry(study, label))
 
 
+def search_skips(study: Study, model: str, label: str) -> SkipSearchSpec:
+    """Return the slice of search_skips."""
+    return SkipSearchSpec(runtime=study.models[model].runtime(), rival=_entry(study, label))
+
+
 def _without_tree(spec: DecodeSpec) -> DecodeSpec:
     return spec.model_copy(update={"depth": 1, "top_k": 1})
 
 
+def train_medusa(study: Study, model: str, label: str) -> TrainSpec:
+    """Return the slice of train_medusa."""
+    shared = train(study, model)
+    return shared.model_copy(update={"draft": study.rival(label).training_settings(shared.draft)})
+
+
 def _entry(study: Study, label: str) -> RivalConfig:
-    """Return a rival's entry, without what its runs' names or the models' choice tell already."""
-    (found,) = (rival for rival in study.rivals if rival.runs()[0].label == label)
-    return found.model_copy(update={"seeds": None, "models": None, "variant": None})
+    """Return a rival's entry, without its training and what its runs' names or the models' choice tell already."""
+    return study.rival(label).model_copy(update={"seeds": None, "models": None, "variant": None, "training": None})
 
 
 def aggregate(study: Study) -> AggregateSpec:

@@ -344,6 +344,33 @@ TURNS = Table(
     ),
 )
 
+SKIP_SEARCH = Table(
+    "rivals/search",
+    (
+        Column("trial", _i32, "", "Trial of the search, from 0."),
+        Column("skipped_attention", _layers, "", "Blocks whose attention drafting skipped."),
+        Column("skipped_mlp", _layers, "", "Blocks whose MLP drafting skipped."),
+        Column("tokens", _i64, "tokens", "Tokens emitted in verifications."),
+        Column("cycles", _i64, "", "Verifications."),
+        Column("accepted", _i64, "tokens", "Draft tokens accepted."),
+        Column(
+            "layer_forwards_per_token",
+            _f64,
+            "",
+            "Decoder-layer passes of drafting and verifying for each token; plain decoding takes as many as the model"
+            " has layers.",
+        ),
+        Column("seconds_per_token", _f64, "s", "Time of both; null where passes are what is made small."),
+        Column("best", _bool, "", "Whether it is better than all trials before it; the last such one is chosen."),
+        Column(
+            "search_layer_forwards",
+            _f64,
+            "",
+            "Decoder-layer passes that the trial took, prompts included; 0 where an earlier trial had the same set.",
+        ),
+    ),
+)
+
 SPEED = Table(
     "speed",
     (

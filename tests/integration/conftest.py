@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-WORKFLOW = ("Snakefile", "config.yaml", "rules", "scripts", "envs", "profiles", "slurm", "studies", "schemas")
+WORKFLOW = ("Snakefile", "config.yaml", "rules", "scripts", "envs", "profiles", "slurm", "studies", "schemas", "report")
 
 
 class Workspace:

@@ -148,6 +148,13 @@ def test_an_edited_loss_trains_heads_again_but_measures_no_layer(finished, packa
     assert sum(not line.startswith(" ") for line in lines) == sum((PAGES + again).values())
 
 
+def test_medusa_added_trains_and_measures_nothing_but_its_own(finished):
+    """The pass of the target is for the last layer, which the heads' pass has stored: it finds it there."""
+    rival = "rivals=[{name: medusa, draft_length: 2, tree_nodes: 8, seeds: [0]}]"
+    own = Counter(extract_features=1, train_medusa=1, measure_rival=SETTINGS, time_rival=1)
+    assert planned(finished, "--config", rival) == PAGES + own
+
+
 def test_another_version_of_altair_draws_the_report_again(finished, tmp_path):
     metadata = tmp_path / "altair-99.0.dist-info" / "METADATA"
     metadata.parent.mkdir()

@@ -11,6 +11,7 @@ FLOORS = [
     {"errors"},
     {"files", "names", "layout", "machine"},
     {"config", "tables"},
+    {"plugins"},
     {"reading", "specs", "fingerprint", "command"},
     {"targets", "geometry"},
     {"corpus"},
@@ -21,6 +22,7 @@ FLOORS = [
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
 FORBIDDEN = {
     "config": {"torch", "transformers", "pandas", "numpy", "pyarrow"},
+    "plugins": {"torch", "transformers", "pandas", "numpy", "pyarrow"},
     "reading": {"torch", "transformers", "pandas", "numpy", "pyarrow"},
     "specs": {"torch", "transformers", "pandas", "numpy", "pyarrow"},
     "fingerprint": {"torch", "transformers", "pandas", "numpy", "pyarrow"},

@@ -13,13 +13,15 @@ from speclayers import specs
 from speclayers.config import Section, Study
 from speclayers.errors import UserError
 from speclayers.layout import Layout
-from speclayers.names import HeadName, ShapeName, layers_name, layers_of, temperature_name
+from speclayers.names import HeadName, PretrainedName, ShapeName, layers_name, layers_of, temperature_name
 from speclayers.planning.fanout import acceptance_runs
 from speclayers.planning.options import refuse_unfit_options
 from speclayers.reading import parse_study, refuse_missing_files, refuse_repeated_keys, refuse_unwritable
 
 ROOT = Path(__file__).parents[2]
 DEFAULT = yaml.safe_load((ROOT / "config.yaml").read_text())
+FOREIGN = {"model": "tiny-qwen3", "path": "x"}
+"""The least that describes a head trained elsewhere."""
 
 
 def merged(overlay):
@@ -178,6 +180,13 @@ def test_a_model_name_that_is_no_plain_folder_name_is_refused(name):
             "transfer.to: 'uniform' does not choose for 'smollm2-135m'",
         ),
         ({"transfer": {"to": ["min_entropy"], "form": "x"}}, "unknown key 'transfer.form'"),
+        ({"pretrained": {"own": {"model": "tiny-qwen2", "path": "x"}}}, "did you mean 'tiny-qwen3'?"),
+        ({"pretrained": {"own": {"model": "tiny-qwen3"}}}, "expected either path or repo"),
+        ({"pretrained": {"own": FOREIGN | {"percents": [101]}}}, "pretrained.own.percents.0"),
+        ({"pretrained": {"own": FOREIGN | {"percents": []}}}, "pretrained.own.percents"),
+        ({"pretrained": {"own": FOREIGN | {"layers": [2, 2]}}}, "2 stands there twice"),
+        ({"pretrained": {"own.p10.s0": FOREIGN}}, "pretrained.own.p10.s0: ends as names of trained heads do"),
+        ({"pretrained": {"l02.s0": FOREIGN}}, "pretrained.l02.s0: ends as names of trained heads do"),
     ],
 )
 def test_a_wrong_value_is_named_by_its_key(overlay, told):
@@ -349,6 +358,22 @@ def test_a_moved_heads_name_says_where_it_comes_from():
 
 
 @pytest.mark.parametrize(
+    ("text", "name", "label"),
+    [
+        ("pretrained.my-head.v2", PretrainedName("my-head.v2"), "pretrained.my-head.v2"),
+        ("pretrained.own.p10.s1", PretrainedName("own", 10, 1), "pretrained.own.p10"),
+        ("pretrained.own.p100.s0", PretrainedName("own", 100, 0), "pretrained.own.p100"),
+    ],
+)
+def test_the_name_of_a_head_trained_elsewhere_says_how_it_was_trained_on(text, name, label):
+    assert PretrainedName.parse(text) == name
+    assert (str(name), name.label) == (text, label)
+    assert PretrainedName.parse(label) == name._replace(seed=None)
+    with pytest.raises(UserError, match="is no name of a head trained elsewhere"):
+        PretrainedName.parse("eagle3.l02.s0")
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "eagle3",
@@ -399,6 +424,19 @@ def test_a_screening_reaches_no_other_stage_and_no_step_of_a_head_reaches_it():
     assert specs.screen(other, model) != specs.screen(screened, model)
     with pytest.raises(UserError, match="nothing is screened"):
         specs.screen(plain, model)
+
+
+def test_training_on_reaches_neither_the_import_nor_other_heads():
+    plain, trained_on = (
+        parse_study(merged({"pretrained": {"own": FOREIGN | more}})) for more in ({}, {"percents": [0, 10]})
+    )
+    assert specs.pretrained(plain, "own") == specs.pretrained(trained_on, "own")
+    model = "tiny-qwen3"
+    assert specs.train(plain, model) == specs.train(trained_on, model)
+    shaped = parse_study(merged({"draft": {"vocabulary": 99, "fc_norm": True, "initialise": "random"}}))
+    assert specs.continued(shaped, model) == specs.continued(plain, model)  # the head brings these along
+    assert specs.continued(parse_study(merged({"draft": {"loss": "kl"}})), model) != specs.continued(plain, model)
+    assert specs.continued(plain, model).draft.features == "online"
 
 
 def test_settings_of_the_sweep_and_the_dump_leave_the_geometry_alone():

@@ -9,7 +9,15 @@ import yaml
 from speclayers.layout import Layout
 from speclayers.names import HeadName
 from speclayers.planning.costs import Costs
-from speclayers.planning.fanout import LayerSet, acceptance_runs, most_sets, moved_heads, speed_runs, trained_heads
+from speclayers.planning.fanout import (
+    LayerSet,
+    acceptance_runs,
+    most_sets,
+    moved_heads,
+    pretrained_heads,
+    speed_runs,
+    trained_heads,
+)
 from speclayers.planning.plan import lines_of_text, plan_study
 from speclayers.planning.sizes import ASSUMED, size_of
 from speclayers.reading import parse_study
@@ -172,6 +180,24 @@ def test_moved_heads_start_from_one_selectors_sets_and_end_at_the_others():
     assert {(head.start, head.layers) for head in moved} == {((2, 15, 27), (1, 2, 3))}
     assert len(moved) == 2 * 2
     assert moved_heads(study(), [both]) == []
+
+
+def test_heads_from_elsewhere_are_measured_as_they_came_and_trained_on(layout):
+    entry = {"model": "tiny-qwen3", "path": "x", "percents": [0, 10]}
+    settings = {"temperatures": [0, 1], "nodes": [30], "replicas": {"temperatures": [0], "nodes": [30]}}
+    config = study(pretrained={"own": entry}, draft={"seeds": [4, 5]}, acceptance=settings, speed={"seeds": [4]})
+    heads = pretrained_heads(config, "tiny-qwen3")
+    assert list(map(str, heads)) == ["pretrained.own", "pretrained.own.p10.s4", "pretrained.own.p10.s5"]
+    assert pretrained_heads(config, "smollm2-135m") == []
+    assert [(str(run.head), run.temperature) for run in acceptance_runs(config, heads)] == [
+        *(("pretrained.own", "0"), ("pretrained.own", "1")),
+        *(("pretrained.own.p10.s4", "0"), ("pretrained.own.p10.s4", "1"), ("pretrained.own.p10.s5", "0")),
+    ]
+    lines = {(line.model, line.stage): line for line in plan_study(config, layout).lines}
+    assert lines["tiny-qwen3", "continue_draft"].jobs == 2
+    assert ("smollm2-135m", "continue_draft") not in lines
+    training = lines["tiny-qwen3", "train_draft"]
+    assert 0 < lines["tiny-qwen3", "continue_draft"].hours / 2 < training.hours / training.jobs
 
 
 def test_the_plan_warns_where_the_disk_is_too_small(layout):

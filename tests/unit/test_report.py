@@ -13,15 +13,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from speclayers.analysis import page_tables
+from speclayers.analysis import page_tables, report
 from speclayers.analysis.acceptance_figures import categories, depths, forest, prediction
 from speclayers.analysis.figures import COLOURS, DASHES, SHAPES, Figure, padded, records
 from speclayers.analysis.report import exactness_sentence, render, sections, write_figures, write_report
 from speclayers.analysis.screening_page import curve
-from speclayers.analysis.study import build_study, read_study, settings_of
-from speclayers.analysis.warehouse import new_database
+from speclayers.analysis.study import settings_of
 from speclayers.analysis.wording import joined, layers_in_words
-from tests.synthetic import STUDY, MadeUpModel, layout, write_model, write_study
+from tests.synthetic import STUDY, MadeUpModel, layout, made_up_study, write_model
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 VOID = {"meta", "br", "img", "link", "hr", "input"}
@@ -53,12 +52,6 @@ class Page(HTMLParser):
         return " ".join(self.texts)
 
 
-def build(root, *models, **settings):
-    with new_database(root / "study.duckdb", threads=1) as connection:
-        build_study(connection, **write_study(root, *models, **settings))
-        return read_study(connection)
-
-
 def rendered(study):
     parts = sections(study)
     drawn = [block.content for part in parts for block in part.blocks if isinstance(block.content, Figure)]
@@ -70,7 +63,7 @@ def study(tmp_path_factory):
     other = MadeUpModel(
         "a-name-of-exactly-forty-characters-12345", n_layers=6, sets={"eagle3": (2, 3)}, different_turns=1
     )
-    return build(tmp_path_factory.mktemp("study"), MadeUpModel("tiny-qwen3"), other)
+    return made_up_study(tmp_path_factory.mktemp("study"), MadeUpModel("tiny-qwen3"), other)
 
 
 @pytest.fixture(scope="module")
@@ -109,9 +102,11 @@ def test_the_charting_library_is_inlined_once(page):
 def test_every_figure_has_a_place_a_chart_and_a_text(page, study):
     found = Page(page)
     places = [attributes for _, attributes in found.elements if "data-figure" in attributes]
-    charts = json.loads(re.search(r'id="charts">(.*?)</script>', page, re.DOTALL)[1])
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
+    charts = data["charts"]
+    assert set(data["frames"]) == set(charts)
     assert {place["data-figure"] for place in places} == set(charts)
-    assert len(places) == len(charts) == 26
+    assert len(places) == len(charts) == 28
     for place in places:
         assert place["role"] == "img"
         assert len(place["aria-label"]) > 60
@@ -148,7 +143,7 @@ def test_titles_come_from_the_data(study, drawn):
 
 
 def test_one_model_with_one_set_has_nothing_to_compare(tmp_path):
-    study = build(tmp_path, MadeUpModel("lonely", sets={"eagle3": (2, 6, 9)}), benchmarks=False)
+    study = made_up_study(tmp_path, MadeUpModel("lonely", sets={"eagle3": (2, 6, 9)}), benchmarks=False)
     text = Page(rendered(study)[0]).text
     assert "There is no set to compare with eagle3" in text
     assert "nothing can be compared" in text
@@ -157,7 +152,7 @@ def test_one_model_with_one_set_has_nothing_to_compare(tmp_path):
 
 def test_a_screening_has_a_curve_and_two_tables(tmp_path, page):
     assert 'id="screening"' not in page
-    study = build(tmp_path, MadeUpModel("narrow", screened=True, questions=0), benchmarks=False)
+    study = made_up_study(tmp_path, MadeUpModel("narrow", screened=True, questions=0), benchmarks=False)
     page, drawn = rendered(study)
     text = Page(page).text
     assert 'id="screening"' in page
@@ -190,7 +185,9 @@ def test_a_screening_has_a_curve_and_two_tables(tmp_path, page):
 
 
 def test_a_curve_of_those_kept_says_so(tmp_path):
-    study = build(tmp_path, MadeUpModel("short", screened=True, whole_curve=False, questions=0), benchmarks=False)
+    study = made_up_study(
+        tmp_path, MadeUpModel("short", screened=True, whole_curve=False, questions=0), benchmarks=False
+    )
     figure = curve(study, "short")
     assert figure.title == "Alone, layer 12 of short drafts best after 1,000 tokens (1.90), layer 1 worst (1.35)"
     assert "Larger budgets show only the layers that were kept" in figure.caption
@@ -201,7 +198,7 @@ def test_moved_heads_have_a_table(tmp_path, page):
     made_up = MadeUpModel(
         "moving", questions=30, temperatures=(0.0,), moved=(("eagle3", "elsi", 10), ("eagle3", "elsi", 0))
     )
-    (table,) = [b.content for s in sections(build(tmp_path, made_up)) for b in s.blocks if s.name == "transfer"]
+    (table,) = [b.content for s in sections(made_up_study(tmp_path, made_up)) for b in s.blocks if s.name == "transfer"]
     assert [(row[1], row[2]) for row in table.rows] == [
         ("{2, 6, 9}", "start, on its own layers"),
         ("{4, 8, 11}", "from scratch"),
@@ -212,8 +209,23 @@ def test_moved_heads_have_a_table(tmp_path, page):
     assert table.rows[2][6].startswith("−")
 
 
+def test_heads_trained_elsewhere_are_shown_with_their_layers(tmp_path, page):
+    assert "trained elsewhere" not in page
+    foreign = {"own": (2, 6, 9), "own.p10.s0": (2, 6, 9), "odd": (1, 5)}
+    study = made_up_study(tmp_path, MadeUpModel("foreign", questions=6, temperatures=(0.0,), pretrained=foreign))
+    tables = {name: [b.content for b in s.blocks if b.kind == "table"] for s in sections(study) for name in [s.name]}
+    listed = next(table for table in tables["selections"] if table.caption.startswith("Heads trained elsewhere"))
+    assert [row[1:] for row in listed.rows] == [
+        ["pretrained.odd", "{1, 5}", "no selector", "as it came"],
+        ["pretrained.own", "{2, 6, 9}", "eagle3, uniform", "as it came"],
+        ["pretrained.own.p10", "{2, 6, 9}", "eagle3, uniform", "10 %"],
+    ]
+    compared = next(table for table in tables["acceptance"] if table.caption.startswith("Differences"))
+    assert "pretrained.odd {1, 5}" in {row[0] for row in compared.rows}
+
+
 def test_geometry_alone_says_that_nothing_was_measured(tmp_path):
-    study = build(tmp_path, MadeUpModel("bare", questions=0))
+    study = made_up_study(tmp_path, MadeUpModel("bare", questions=0))
     page, drawn = rendered(study)
     text = Page(page).text
     for missing in (
@@ -233,7 +245,7 @@ def test_geometry_alone_says_that_nothing_was_measured(tmp_path):
 
 
 def test_one_question_has_no_limits(tmp_path):
-    study = build(tmp_path, MadeUpModel("single", questions=1, temperatures=(0.0,)))
+    study = made_up_study(tmp_path, MadeUpModel("single", questions=1, temperatures=(0.0,)))
     page, _ = rendered(study)
     assert "not measured" in Page(page).text
     assert "One question does not tell how small a difference" in Page(page).text
@@ -241,7 +253,7 @@ def test_one_question_has_no_limits(tmp_path):
 
 def test_many_random_sets_are_correlated_and_charts_name_what_they_leave_out(tmp_path):
     sets = {"eagle3": (2, 6, 9)} | {f"random{i}": (1 + i, 3 + i, 4 + i) for i in range(8)}
-    study = build(tmp_path, MadeUpModel("many", sets=sets, temperatures=(0.0,), questions=6), benchmarks=False)
+    study = made_up_study(tmp_path, MadeUpModel("many", sets=sets, temperatures=(0.0,), questions=6), benchmarks=False)
     assert "ρ = " in prediction(study, "many").title
     assert "7 of 9" in depths(study, "many").caption
 
@@ -362,6 +374,30 @@ def test_series_differ_in_more_than_colour():
     assert len({tuple(dash) for dash in DASHES}) == len(DASHES)
 
 
+def luminance(colour):
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    parts = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["light", "dark", "print"])
+@pytest.mark.parametrize("name", ["ink", "soft", "link", "alarm"])
+def test_text_stands_out_from_the_paper_as_wcag_asks(name, place):
+    css = (Path(report.__file__).parent / "page.css").read_text()
+    block = re.findall(r":root \{(.*?)\}", css, re.DOTALL)[place]
+    shades = dict(re.findall(r"--(\w+): (#\w{6});", block))
+    for paper in ("paper", "band"):
+        lighter, darker = sorted((luminance(shades[name]), luminance(shades[paper])), reverse=True)
+        assert (lighter + 0.05) / (darker + 0.05) >= 4.5
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_series_is_seen_on_white_and_on_dark(colour):
+    for paper in ("#ffffff", "#14171b"):
+        lighter, darker = sorted((luminance(colour), luminance(paper)), reverse=True)
+        assert (lighter + 0.05) / (darker + 0.05) >= 2  # with a shape and a dash of its own
+
+
 def test_records_hold_plain_values():
     frame = pd.DataFrame(
         {"a": [1.5, np.nan], "b": [None, "x"], "c": np.array([1, 2], dtype=np.int32), "d": [True, False]}
@@ -427,13 +463,17 @@ def test_the_three_scripts_make_a_report_from_results(tmp_path, run_script):
         *("--database", where.database, "--tables", where.tables, "--answer", where.answer),
     )
     assert len(Path(where.answer).read_text().splitlines()) == 3
-    run_script("render_report", "--database", where.database, "--report", where.report, "--figures", where.figures)
+    written = {"report": where.report, "figures": where.figures, "summary": where.summary_page}
+    written |= {"latex": where.comparison("tex"), "csv": where.comparison("csv")}
+    options = [text for name, path in written.items() for text in (f"--{name}", path)]
+    run_script("render_report", "--database", where.database, *options)
+    assert all(Path(path).exists() for path in written.values())
     assert "nothing is known beyond the geometry" in Path(where.report).read_text()
     assert Path(where.figures, "wave-bare.svg").exists()
 
 
 def test_a_missing_database_is_one_line_and_exit_status_two(tmp_path, run_script, capsys):
-    paths = {name: tmp_path / name for name in ("database", "report", "figures")}
+    paths = {name: tmp_path / name for name in ("database", "report", "figures", "summary", "latex", "csv")}
     with pytest.raises(SystemExit) as stopped:
         run_script("render_report", *(text for name, path in paths.items() for text in (f"--{name}", path)))
     assert stopped.value.code == 2
@@ -450,7 +490,7 @@ def test_chains_are_labelled_and_the_answer_speaks_of_trees(tmp_path):
     model = MadeUpModel(
         "chained", n_layers=6, sets={"eagle3": (2, 3), "elsi": (4, 5)}, temperatures=(0.0,), chains=(6,)
     )
-    told = build(tmp_path, model)
+    told = made_up_study(tmp_path, model)
     assert set(told.tau.loc[told.tau["chain"], "nodes"]) == set(told.runs.loc[told.runs["chain"], "nodes"]) == {6}
     assert [(nodes, bool(rows["chain"].all())) for _, nodes, rows in settings_of(told.tau)] == [(30, False), (6, True)]
     cells = {row[4] for row in page_tables.tau(told).rows}

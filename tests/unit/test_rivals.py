@@ -14,16 +14,20 @@ from speclayers.analysis.summary import Run, write_summary
 from speclayers.analysis.warehouse import new_database
 from speclayers.config import RivalConfig
 from speclayers.decoding.baseline import decode_questions
+from speclayers.decoding.ranges import merge_shards
 from speclayers.decoding.shards import Shards, to_frame
+from speclayers.drafting.medusa_heads import save_medusa
 from speclayers.drafting.rival import build_rival, known_rivals
 from speclayers.errors import UserError
-from speclayers.fingerprint import rival_files, rival_needs
+from speclayers.files import write_json
+from speclayers.fingerprint import rival_files, rival_jobs, rival_needs
 from speclayers.geometry.redundancy import redundant_blocks
 from speclayers.names import RivalName
 from speclayers.planning.fanout import rival_runs, timed_rival_runs
 from speclayers.reading import parse_study
 from speclayers.specs import RivalSpec, SpeedSpec, TimedRivalSpec
-from speclayers.tables import BASELINE, CKA, CYCLES, SPEED, TURNS, Origin, read_table, write_table
+from speclayers.tables import BASELINE, CKA, CYCLES, SPEED, TURNS, Origin, read_origin, read_table, write_table
+from tests.heads import make_medusa
 from tests.synthetic import MadeUpModel, origin, write_model, write_study
 from tests.unit.test_acceptance import CHECKED, QUESTIONS, SPEC, run_script
 from tests.unit.test_loop import (
@@ -38,8 +42,9 @@ from tests.unit.test_loop import (
     with_stop,
 )
 
-OPTIONS = {"prompt_lookup": {"ngram": 3}}
-SEEDED = {"random_skip"}
+OPTIONS = {"prompt_lookup": {"ngram": 3}, "lookahead": {"window": 4, "nodes": 13}, "medusa": {"nodes": 20}}
+SEEDED = {"random_skip", "self_sd", "swift", "lookahead", "medusa"}
+TREES = {"lookahead", "medusa"}
 
 
 def write_cka(folder, n_layers, unknown=False):
@@ -53,9 +58,24 @@ def write_cka(folder, n_layers, unknown=False):
     return folder / "cka.parquet"
 
 
-def built(target, tmp_path, name, seed=None, length=4, **options):
-    files = {"cka": write_cka(tmp_path, target.n_layers)} if "cka" in rival_needs(name) else {}
-    config = RivalConfig(name=name, draft_length=length, options=options)
+def write_skipped(folder):
+    write_json(folder / "skipped.json", {"skipped_attention": [2, 3], "skipped_mlp": [3, 4]})
+    return folder / "skipped.json"
+
+
+def write_medusa(folder, target, heads):
+    save_medusa(folder, make_medusa(target, heads))
+    return folder / "model.safetensors"
+
+
+def built(target, tmp_path, name, seed=None, length=4, nodes=None, **options):
+    made = {
+        "cka": lambda: write_cka(tmp_path, target.n_layers),
+        "skipped": lambda: write_skipped(tmp_path),
+        "weights": lambda: write_medusa(tmp_path, target, length),
+    }
+    files = {need: made[need]() for need in rival_needs(name)}
+    config = RivalConfig(name=name, draft_length=length, tree_nodes=nodes, options=options)
     return build_rival(config, target, RivalName(name, None, seed), files)
 
 
@@ -64,7 +84,7 @@ def test_greedy_answers_of_every_drafter_are_plain_decodings(tiny_target, tmp_pa
     target = tiny_target(vocabulary=VOCABULARY)
     drafter = built(target, tmp_path, name, 0 if name in SEEDED else None, **OPTIONS.get(name, {"threshold": 0.0}))
     assert drafter.name == (f"{name}.s0" if name in SEEDED else name)
-    assert drafter.depth == drafter.nodes - 1 == 4
+    assert name in TREES or drafter.depth == drafter.nodes - 1 == 4
     answer = decode(target, drafter)
     assert answer.tokens == generate(target, PROMPT, 24)
     if name.endswith("_skip"):
@@ -74,10 +94,11 @@ def test_greedy_answers_of_every_drafter_are_plain_decodings(tiny_target, tmp_pa
         assert all(cycle.search_score is None for cycle in answer.cycles)
 
 
-def test_sampled_answers_with_skipped_layers_are_distributed_as_the_targets(tiny_target, tmp_path):
-    target = with_stop(tiny_target(vocabulary=SMALL, layers=2), [])
+@pytest.mark.parametrize(("name", "layers"), [("clasp", 2), ("self_sd", 4), ("swift", 4)])
+def test_sampled_answers_with_skipped_layers_are_distributed_as_the_targets(tiny_target, tmp_path, name, layers):
+    target = with_stop(tiny_target(vocabulary=SMALL, layers=layers), [])
     exact = exact_endings(target, [4, 7, 2], WARM)
-    drafter = built(target, tmp_path, "clasp", length=2, threshold=0.1)
+    drafter = built(target, tmp_path, name, 0 if name in SEEDED else None, length=2, threshold=0.1)
     assert endings_p_value(target, exact, WARM, 250, drafter) > 0.01
 
 
@@ -206,6 +227,15 @@ def test_a_drafters_code_is_its_own_file_and_what_it_builds_on():
         rival_files("nope")
 
 
+def test_only_drafters_that_start_anew_are_shared_out_over_jobs(tmp_path, monkeypatch):
+    assert {name: rival_jobs(name, 3) for name in known_rivals()} == dict.fromkeys(known_rivals(), 3) | {"swift": 1}
+    path = tmp_path / "learns.py"
+    monkeypatch.setattr("speclayers.fingerprint.rival_files", lambda name: [path])
+    for text, jobs in (("NEEDS = ()\n", 1), ("STARTS_ANEW = False\n", 1), ("STARTS_ANEW = True\n", 3)):
+        path.write_text(text)
+        assert rival_jobs("learns", 3) == jobs
+
+
 # ---------------------------------------------------------------- scripts
 
 
@@ -225,6 +255,14 @@ def test_scripts_write_their_tables(tiny_target, tmp_path, monkeypatch):
     assert {tuple(blocks) for blocks in cycles["skipped_mlp"]} == {tuple(cycles["skipped_attention"][0])}
     assert cycles["search_score"].isna().all()
     assert not (tmp_path / "work").exists()
+    parts = {name: [tmp_path / f"{name}-{shard}.parquet" for shard in range(2)] for name in tables}
+    for shard in range(2):
+        own = {name: paths[shard] for name, paths in parts.items()} | {"shard": shard, "shards": 2}
+        run_script("measure_rival.py", monkeypatch, spec=spec, **given, **own, work=tmp_path / "work")
+    for name, table in (("cycles", CYCLES), ("turns", TURNS)):
+        found = read_origin(tables[name])
+        merge_shards(parts[name], table, tmp_path / "whole", Origin(found["model"], found["fingerprint"]))
+        assert (tmp_path / "whole").read_bytes() == tables[name].read_bytes()
     timed = TimedRivalSpec(timed=SpeedSpec(decode=SPEC, per_category=1), rival=rival).canonical()
     run_script("time_rival.py", monkeypatch, spec=timed, **given, output=tmp_path / "speed.parquet")
     assert (read_table(tmp_path / "speed.parquet", SPEED)["draft_s"] > 0).all()
@@ -263,17 +301,17 @@ def told(tmp_path_factory):
 def test_a_rival_stands_in_a_table_of_its_own_beside_the_heads(told):
     study, cycles = told
     assert "clasp-skip2" not in set(study.tau["layer_set"]) | set(study.comparisons["layer_set"])
-    (row,) = study.rivals.to_dict("records")
+    (row,) = study.drafters[study.drafters["layers"].isna()].to_dict("records")
     assert (row["layer_set"], row["kind"], row["nodes"]) == ("clasp-skip2", "clasp", 9)
     tokens = cycles["emitted"].sum()
     assert row["layer_forwards_per_token"] == pytest.approx(20 * len(cycles) / tokens)
     assert row["search_rows_per_token"] == pytest.approx(cycles["search_rows"].sum() / tokens)
     assert row["search_score"] == pytest.approx(0.9)
-    table = rivals_page.rivals(study)
-    names = [line[1] for line in table.rows]
-    assert names.count("clasp-skip2") == 1
-    assert len(names) == 1 + len(study.tau)
-    assert {len(line) for line in table.rows} == {len(table.head)}
+    for table in (rivals_page.yields(study, "tiny-qwen3"), rivals_page.costs(study, "tiny-qwen3")):
+        names = [line[0] for line in table.rows]
+        assert names.count("clasp-skip2") == 1
+        assert len(names) == 1 + len(study.tau)
+        assert {len(line) for line in table.rows} == {len(table.head)}
 
 
 def test_skipped_blocks_are_set_against_cka(told):

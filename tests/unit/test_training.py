@@ -10,9 +10,9 @@ from safetensors.torch import load_file
 
 from speclayers.config import DraftConfig, Runtime
 from speclayers.drafting.head import load_head, save_head
-from speclayers.drafting.training import learning_rate_factor
 from speclayers.drafting.training_data import TrainingData, sequence_order
 from speclayers.drafting.training_log import simulated_length
+from speclayers.drafting.training_loop import learning_rate_factor
 from speclayers.errors import UserError
 from speclayers.files import read_json
 from speclayers.specs import FeaturesSpec, TrainSpec

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from speclayers.config import DraftConfig, Runtime
-from speclayers.drafting.head import read_head_config, read_tensors
+from speclayers.drafting.head import read_head_config
+from speclayers.drafting.tensor_files import read_tensors
 from speclayers.drafting.transfer import moved_settings, start_weights
 from speclayers.errors import UserError
 from speclayers.names import HeadName

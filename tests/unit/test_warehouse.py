@@ -60,6 +60,8 @@ def study(built):
         ("medusa.l30.s1", "medusa", [30], 1, "medusa.l30"),
         ("eagle3.l03-l04.s1.from-l02-l15.p10", "moved", [3, 4], 1, "l03-l04.from-l02-l15.p10"),
         ("prompt_lookup", "prompt_lookup", None, None, "prompt_lookup"),
+        ("pretrained.published", "pretrained", None, None, "pretrained.published"),
+        ("pretrained.published.p10.s1", "pretrained", None, 1, "pretrained.published.p10"),
     ],
 )
 def test_a_drafters_name_says_what_it_reads(name, kind, layers, seed, layer_set):
@@ -197,6 +199,29 @@ def test_moved_heads_are_compared_with_scratch_and_with_nothing_else(tmp_path):
     tau = pd.concat([found.tau, found.moved]).set_index("layer_set")["tau_question"]
     assert rows.loc[untouched, "difference"] == pytest.approx(tau[untouched] - tau["l04-l08-l11"])
     assert found.training["drafter"].str.contains("from-").sum() == 0
+
+
+def test_heads_trained_elsewhere_stand_in_the_comparisons_with_their_layers(tmp_path):
+    made_up = MadeUpModel(
+        "foreign", temperatures=(0.0,), pretrained={"own": (2, 6, 9), "own.p10.s0": (2, 6, 9)}, effects={"own": 0.2}
+    )
+    with new_database(tmp_path / "study.duckdb", threads=1) as connection:
+        build_study(connection, **write_study(tmp_path, made_up))
+        study = read_study(connection)
+    rows = study.comparisons[study.comparisons["metric"] == "tau_question"].set_index("layer_set")
+    for name, verdict in (("pretrained.own", "lower"), ("pretrained.own.p10", "not distinguishable")):
+        assert rows.loc[name, ["kind", "k", "verdict"]].to_list() == ["pretrained", 3, verdict]
+        assert rows.loc[name, "layers"].tolist() == [2, 6, 9]
+    assert study.rivals.empty
+    assert "pretrained.own.p10.s0" in set(study.heads["drafter"])  # how it was trained here is known
+    assert "pretrained.own" not in set(study.heads["drafter"])
+
+
+def test_a_head_trained_elsewhere_without_its_config_is_refused(tmp_path):
+    results = write_model(tmp_path, MadeUpModel("foreign", pretrained={"own": (2, 6, 9)}))
+    heads = {name: folder for name, folder in results.heads.items() if name != "pretrained.own"}
+    with pytest.raises(UserError, match=r"--head: none for pretrained\.own, which was measured"):
+        write_summary(dataclasses.replace(results, heads=heads), tmp_path / "summary", origin("foreign"))
 
 
 def test_questions_too_long_for_the_model_are_counted_and_listed(tmp_path):

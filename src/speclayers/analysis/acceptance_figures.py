@@ -11,6 +11,7 @@ from speclayers.analysis.figures import (
     MOST_SERIES,
     Figure,
     Series,
+    faded,
     file_name,
     heading,
     padded,
@@ -70,9 +71,9 @@ def shown_sets(study: Study, model: str, where: tuple[float, int]) -> pd.DataFra
 
 
 def named(rows: pd.DataFrame) -> pd.DataFrame:
-    """Add the column `name`: the layer set and who chose it."""
+    """Add the columns `set`, the layer set in words, and `name`, the same with who chose it."""
     pairs = zip(rows["layer_set"], rows["selectors"], strict=True)
-    return rows.assign(name=[set_name(*pair) for pair in pairs])
+    return rows.assign(name=[set_name(*pair) for pair in pairs], set=rows["layer_set"].map(layers_in_words))
 
 
 def _which(shown: pd.DataFrame, study: Study, model: str, where: tuple[float, int]) -> str:
@@ -94,7 +95,7 @@ def forest(study: Study, model: str) -> Figure | None:
     domain = padded(values)
     seen = set(rows["verdict"])
     panels = [
-        _forest_panel(part, setting(t, nodes, bool(part["chain"].iloc[0])), domain, seen)
+        forest_panel(part, setting(t, nodes, bool(part["chain"].iloc[0])), domain, seen)
         for t, nodes, part in settings_of(rows)
     ]
     caption = (
@@ -105,15 +106,36 @@ def forest(study: Study, model: str) -> Figure | None:
         " after Holm's correction for several comparisons, which asks more than one bar clear of 0."
     )
     chart = alt.vconcat(*panels, spacing=14)
-    return Figure(file_name("difference", model), _forest_title(study, model, rows), caption, specification(chart))
+    return Figure(
+        file_name("difference", model), _forest_title(study, model, rows), caption, specification(chart, linked=True)
+    )
 
 
-def _forest_panel(rows: pd.DataFrame, where: str, domain: list[float], verdicts: set[str]) -> alt.LayerChart:
-    order = list(rows.sort_values("difference", ascending=False)["name"])
+def forest_panel(
+    rows: pd.DataFrame,
+    title: str,
+    domain: list[float],
+    verdicts: set[str],
+    order: list[str] | None = None,
+    width: int = 560,
+) -> alt.LayerChart:
+    """Draw differences with their limits, a row a name.
+
+    Args:
+        rows: Differences, with the columns `name` and `set`.
+        title: Heading of the panel.
+        domain: Ends of the axis.
+        verdicts: Those in any panel of the chart, for its one legend.
+        order: Names from top to bottom; by falling difference when not given.
+        width: Of the panel, in pixels.
+    """
+    order = order or list(rows.sort_values("difference", ascending=False)["name"])
     scale = alt.Scale(domain=domain, nice=False)
     x_axis = alt.X("difference:Q", title=_DELTA, scale=scale, axis=alt.Axis(tickCount=6))
     y_axis = alt.Y("name:N", title=None, sort=order)
-    tooltip = tooltips("name:N", "difference:Q", "difference_low:Q", "difference_high:Q", "p_holm:Q", "verdict:N")
+    tooltip = tooltips(
+        "name:N", "set:N", "difference:Q", "difference_low:Q", "difference_high:Q", "p_holm:Q", "verdict:N"
+    )
     seen = [place for place, word in enumerate(_VERDICTS) if word in verdicts]
     words = [_VERDICTS[place] for place in seen]
     colours = alt.Scale(domain=words, range=[_VERDICT_COLOURS[place] for place in seen])
@@ -126,20 +148,23 @@ def _forest_panel(rows: pd.DataFrame, where: str, domain: list[float], verdicts:
             x=alt.X("difference_low:Q", title=_DELTA, scale=scale, axis=alt.Axis(tickCount=6)),
             x2="difference_high:Q",
             y=y_axis,
+            opacity=faded(),
         )
     )
     points = (
         alt.Chart(records(rows))
-        .mark_point(filled=True, size=75, opacity=1)
+        .mark_point(filled=True, size=75)
         .encode(
             x=x_axis,
             y=y_axis,
             color=alt.Color("verdict:N", title=None, scale=colours, legend=alt.Legend(orient="top")),
             shape=alt.Shape("verdict:N", title=None, scale=shapes),
+            opacity=faded(),
             tooltip=tooltip,
         )
     )
-    return alt.LayerChart(layer=[zero, limits, points]).properties(width=560, height=alt.Step(22), title=heading(where))
+    chart = alt.LayerChart(layer=[zero, limits, points])
+    return chart.properties(width=width, height=alt.Step(22), title=heading(title))
 
 
 def _forest_title(study: Study, model: str, rows: pd.DataFrame) -> str:
@@ -169,12 +194,12 @@ def _at_how_many(name: str, n: int, settings: int) -> str:
 
 def categories(study: Study, model: str) -> Figure | None:
     """Draw τ by category of questions at the first setting."""
-    rows = of_model(study.categories, model)
-    if rows.empty:
+    measured = of_model(study.tau, model)
+    if measured.empty:
         return None
-    where = first_setting(rows)
+    where = first_setting(measured)
     shown = shown_sets(study, model, where)
-    rows = at_setting(rows, model, where).merge(shown[["layer_set", "name"]], on="layer_set")
+    rows = at_setting(study.categories, model, where).merge(shown[["layer_set", "name", "set"]], on="layer_set")
     means = rows.groupby("category")["tau_pooled"].mean().sort_values(ascending=False)
     scales = series(list(shown["name"]))
     domain = padded(pd.concat([rows[c] for c in ("tau_pooled", "tau_pooled_low", "tau_pooled_high")]))
@@ -186,14 +211,15 @@ def categories(study: Study, model: str) -> Figure | None:
     colour = _colour(scales)
     enough = with_limits(rows[rows["questions"] >= QUESTIONS_FOR_LIMITS], "tau_pooled")
     limits = alt.Chart(records(enough)).mark_rule(strokeWidth=1.4)
-    limits = limits.encode(x=low, x2="tau_pooled_high:Q", y=y_axis, yOffset=offset, color=colour)
-    points = alt.Chart(records(rows)).mark_point(filled=True, size=45, opacity=1)
+    limits = limits.encode(x=low, x2="tau_pooled_high:Q", y=y_axis, yOffset=offset, color=colour, opacity=faded())
+    points = alt.Chart(records(rows)).mark_point(filled=True, size=45)
     points = points.encode(
         x=x_axis,
         y=y_axis,
         yOffset=offset,
         color=colour,
         shape=_shape(scales),
+        opacity=faded(),
         tooltip=tooltips(
             "name:N", "category:N", "tau_pooled:Q", "tau_pooled_low:Q", "tau_pooled_high:Q", "questions:Q"
         ),
@@ -211,7 +237,7 @@ def categories(study: Study, model: str) -> Figure | None:
         f"τ: accepted tokens per verification, pooled over verifications, at {setting(*where)}."
         f" {_bars(study, questions)} a category. {_which(shown, study, model, where)}."
     )
-    return Figure(file_name("categories", model), title, caption, specification(chart))
+    return Figure(file_name("categories", model), title, caption, specification(chart, linked=True))
 
 
 def _bars(study: Study, questions: pd.Series) -> str:
@@ -231,12 +257,12 @@ def _shape(scales: Series) -> alt.Shape:
 
 def depths(study: Study, model: str) -> Figure | None:
     """Draw acceptance at each depth of the draft tree at the first setting."""
-    rows = of_model(study.depths, model)
-    if rows.empty:
+    measured = of_model(study.tau, model)
+    if measured.empty:
         return None
-    where = first_setting(rows)
+    where = first_setting(measured)
     shown = shown_sets(study, model, where)
-    rows = at_setting(rows, model, where).merge(shown[["layer_set", "name"]], on="layer_set")
+    rows = at_setting(study.depths, model, where).merge(shown[["layer_set", "name", "set"]], on="layer_set")
     rows = rows[rows["reached"] >= _CYCLES_FOR_A_POINT]
     if rows.empty:
         return None
@@ -244,8 +270,8 @@ def depths(study: Study, model: str) -> Figure | None:
     x_axis = alt.X("draft_depth:O", title="depth in the draft tree (tokens)", axis=alt.Axis(labelAngle=0))
     y_axis = alt.Y("acceptance:Q", title="accepted among those that got there", scale=alt.Scale(domain=[0, 1]))
     offset = alt.XOffset("name:N", sort=list(shown["name"]))
-    base = alt.Chart(records(rows)).encode(x=x_axis, xOffset=offset, color=_colour(scales))
-    points = base.mark_point(filled=True, size=45, opacity=1).encode(
+    base = alt.Chart(records(rows)).encode(x=x_axis, xOffset=offset, color=_colour(scales), opacity=faded())
+    points = base.mark_point(filled=True, size=45).encode(
         y=y_axis, shape=_shape(scales), tooltip=tooltips("name:N", "draft_depth:O", "acceptance:Q", "reached:Q")
     )
     limits = alt.Chart(records(with_limits(rows, "acceptance"))).mark_rule(strokeWidth=1.4)
@@ -253,6 +279,7 @@ def depths(study: Study, model: str) -> Figure | None:
         x=x_axis,
         xOffset=offset,
         color=_colour(scales),
+        opacity=faded(),
         y=alt.Y("acceptance_low:Q", title="accepted among those that got there"),
         y2="acceptance_high:Q",
     )
@@ -268,7 +295,7 @@ def depths(study: Study, model: str) -> Figure | None:
         f" questions; {span(rows['reached'], 'verification')} a point, points of fewer than {_CYCLES_FOR_A_POINT} left"
         f" out. {_which(shown, study, model, where)}."
     )
-    return Figure(file_name("depths", model), title, caption, specification(chart))
+    return Figure(file_name("depths", model), title, caption, specification(chart, linked=True))
 
 
 # ---------------------------------------------------------------- does geometry predict acceptance?
@@ -295,18 +322,20 @@ def prediction(study: Study, model: str) -> Figure | None:
     domain = padded(pd.concat([rows[c] for c in ("tau_question", "tau_question_low", "tau_question_high")]))
     scale = alt.Scale(domain=domain, nice=False)
     colour = alt.Color(f"{by}:N", title=None, scale=scales.colour, legend=alt.Legend(orient="top", columns=3))
-    points = alt.Chart(records(rows)).mark_point(filled=True, size=70, opacity=1)
+    points = alt.Chart(records(rows)).mark_point(filled=True, size=70)
     points = points.encode(
         x=x_axis,
         y=alt.Y("tau_question:Q", title=_TAU, scale=scale),
         color=colour,
         shape=alt.Shape(f"{by}:N", title=None, scale=scales.shape),
+        opacity=faded(),
         tooltip=tooltips("name:N", "score:Q", "tau_question:Q"),
     )
     limits = alt.Chart(records(with_limits(rows, "tau_question"))).mark_rule(strokeWidth=1.2)
     limits = limits.encode(
         x=x_axis,
         color=colour,
+        opacity=faded(),
         y=alt.Y("tau_question_low:Q", title=_TAU, scale=scale),
         y2="tau_question_high:Q",
     )
@@ -316,7 +345,8 @@ def prediction(study: Study, model: str) -> Figure | None:
         f" (mean over {span(rows['questions'], 'question')}) with {confidence_level(study.confidence)} limits."
         f" Spearman's ρ is computed among sets of equally many layers k, from {SETS_FOR_CORRELATION} sets on."
     )
-    return Figure(file_name("prediction", model), _prediction_title(study, model, where), caption, specification(chart))
+    title = _prediction_title(study, model, where)
+    return Figure(file_name("prediction", model), title, caption, specification(chart, linked=True))
 
 
 def _prediction_title(study: Study, model: str, where: tuple[float, int]) -> str:

@@ -24,30 +24,64 @@ from speclayers.analysis.wording import (
     span,
 )
 
+NAMED = 4
+"""So many models are named one by one where all of them are spoken of."""
+
 _VERDICTS = {"higher": "more with", "lower": "fewer with"}
 
 
 class Answer(NamedTuple):
-    """Three lines of plain text; `found` holds a few sentences a model."""
+    """Three lines of plain text; `found` holds a few sentences a model, `overview` one over several models."""
 
     asked: str
     found: list[str]
     caveat: str
+    overview: str = ""
 
     def text(self) -> str:
         """Return three lines."""
-        found = " ".join(self.found)
+        found = " ".join([self.overview, *self.found]).lstrip()
         return "\n".join((f"Asked: {self.asked}", f"Found: {found}", f"Keep in mind: {self.caveat}")) + "\n"
 
 
 def answer(study: Study) -> Answer:
     """Say in words what a study asked and found."""
+    models = joined(study.models) if len(study.models) <= NAMED else f"each of {len(study.models)} models"
     asked = (
-        f"Which layers of {joined(study.models)} should feed an EAGLE-3 drafter? Sets of layers are judged by the mean"
+        f"Which layers of {models} should feed an EAGLE-3 drafter? Sets of layers are judged by the mean"
         " accepted tokens per verification (τ, mean over questions) and compared with the set that"
         f" {study.reference} takes."
     )
-    return Answer(asked, [finding(study, model) for model in study.models], _caveat(study))
+    return Answer(asked, [finding(study, model) for model in study.models], _caveat(study), overview(study))
+
+
+def overview(study: Study) -> str:
+    """Say in one sentence on how many models a set differs from the reference; nothing for a single model."""
+    if len(study.models) < 2 or study.tau.empty:
+        return ""
+    decided: dict[str, list[str]] = {"higher": [], "lower": []}
+    same, missing = [], []
+    for model in study.models:
+        groups = settings_of(headline_comparisons(study, model))
+        verdicts = set(groups[0][2]["verdict"]) if groups else set()
+        for word in set(decided) & verdicts:
+            decided[word].append(model)
+        if not verdicts & {*decided, "not distinguishable"}:
+            missing.append(model)
+        elif not verdicts & set(decided):
+            same.append(model)
+    parts = [
+        f"on {_models(found)} some set yields {word} tokens than {study.reference}'s"
+        for word, found in (("more", decided["higher"]), ("fewer", decided["lower"]))
+        if found
+    ]
+    parts += [f"on {_models(same)} no set is distinguishable from {study.reference}'s"] if same else []
+    parts += [f"on {_models(missing)} nothing can be compared"] if missing else []
+    return f"Of {count(len(study.models), 'model')}: {'; '.join(parts)}."
+
+
+def _models(names: list[str]) -> str:
+    return joined(names) if len(names) <= 2 else str(len(names))
 
 
 # ---------------------------------------------------------------- what was found
@@ -196,7 +230,17 @@ def _speed(study: Study) -> list[str]:
         of_reference = rows[rows["layer_set"].isin(set(reference))]
         row = (of_reference if len(of_reference) else rows).iloc[0]
         sentences.append(f"on {model} {speed_sentence(row)}")
-    return sentences
+    return sentences if len(sentences) <= NAMED else [_speeds(study.speed)]
+
+
+def _speeds(speed: pd.DataFrame) -> str:
+    """Say in one sentence how fast decoding with drafters was on many models."""
+    slower = speed.groupby("model", sort=False)["speed_up_high"].max() < 1
+    return (
+        f"on the machine that timed it drafting was {number(speed['speed_up'].min())} to"
+        f" {number(speed['speed_up'].max())} times as fast as plain decoding, and slower with every set on"
+        f" {int(slower.sum())} of {count(len(slower), 'model')}"
+    )
 
 
 def speed_sentence(row: pd.Series) -> str:

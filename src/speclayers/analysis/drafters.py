@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from speclayers.names import PRETRAINED, HeadName, RivalName, is_rival, layers_name
+from speclayers.names import PRETRAINED, HeadName, PretrainedName, RivalName, is_rival, layers_name
 
 REFERENCE_KIND = "eagle3"
 """Kind whose layer sets are compared; its sets are labelled by their layers alone."""
@@ -14,7 +14,11 @@ MOVED_KIND = "moved"
 """Kind of heads that kept another set's weights; they are compared with heads trained on their layers, only."""
 
 
-IS_RIVAL = f"layers is null and kind <> '{PRETRAINED.rstrip('.')}'"
+PRETRAINED_KIND = PRETRAINED.rstrip(".")
+"""Kind of heads trained elsewhere; their config.json says which layers they read."""
+
+
+IS_RIVAL = "layers is null"
 """Condition in SQL: a drafter without a head. It stands in no comparison of layer sets, only in a table of its own."""
 
 
@@ -38,7 +42,8 @@ def parse_drafter(name: str) -> DrafterName:
         UserError: It is neither.
     """
     if name.startswith(PRETRAINED):
-        return DrafterName(PRETRAINED.rstrip("."), None, None, name)
+        found = PretrainedName.parse(name)
+        return DrafterName(PRETRAINED_KIND, None, found.seed, found.label)
     if is_rival(name):
         rival = RivalName.parse(name)
         return DrafterName(rival.kind, None, rival.seed, rival.label)

@@ -28,7 +28,14 @@ TITLE_WIDTH, CAPTION_WIDTH = 92, 118
 LABEL_WIDTH = 250
 """Pixels of the longest label; longer ones end in an ellipsis and are whole in the tooltip."""
 
-_INK, _RULE = "#1b1f24", "#c9ced6"
+PICKED = "picked"
+"""Parameter of charts that follow the page: the sets that its reader picked, in words; empty for all."""
+
+FAINT = 0.15
+"""Opacity of what is not picked."""
+
+INK, RULE = "#1b1f24", "#c9ced6"
+PAGE_INK, PAGE_RULE = "currentColor", "var(--rule)"
 _FONT = "Helvetica, Arial, sans-serif"
 
 
@@ -56,18 +63,23 @@ class Figure:
     @property
     def has_switches(self) -> bool:
         """Whether a reader can switch between views of it."""
-        return bool(self.chart.get("params"))
+        return any("bind" in parameter for parameter in self.chart.get("params", []))
 
     def for_page(self) -> dict[str, Any]:
         """Return the specification whose text and lines take the page's colours, light, dark or printed."""
-        return self.chart | {"config": _config("currentColor", "var(--rule)")}
+        return self.chart | {"config": _config(PAGE_INK, PAGE_RULE)}
 
     def for_file(self) -> dict[str, Any]:
         """Return the specification for a file of its own, with title and caption, on white."""
+        return self.chart | {"config": _config(INK, RULE)} | self.frame
+
+    @property
+    def frame(self) -> dict[str, Any]:
+        """What a file has around the chart: title, caption, paper."""
         text = {"text": _lines(self.title, TITLE_WIDTH), "fontSize": 13, "lineHeight": 17}
         text |= {"subtitle": _lines(self.caption, CAPTION_WIDTH), "subtitleFontSize": 11}
         text |= {"subtitleLineHeight": 15, "subtitlePadding": 6, "anchor": "start", "frame": "bounds", "offset": 14}
-        return self.chart | {"config": _config(_INK, _RULE), "title": text, "background": "white", "padding": 14}
+        return {"title": text, "background": "white", "padding": 14}
 
 
 def _lines(text: str, width: int) -> list[str]:
@@ -99,7 +111,7 @@ def file_name(kind: str, model: str) -> str:
 
 
 def records(frame: pd.DataFrame) -> alt.InlineData:
-    """Return rows as data of a chart; what is not finite becomes null."""
+    """Return rows as data of a chart: numbers of seven digits, which halves a page; what is not finite becomes null."""
     columns = {str(name): [_plain(value) for value in frame[name]] for name in frame.columns}
     values = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     return alt.InlineData(values=values)
@@ -113,7 +125,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, int | np.integer):
         return int(value)
     if isinstance(value, float | np.floating):
-        return float(value) if math.isfinite(value) else None
+        return float(f"{value:.7g}") if math.isfinite(value) else None
     return str(value)
 
 
@@ -151,16 +163,27 @@ def heading(text: str | alt.ExprRef) -> alt.Title:
     return alt.Title(text, fontSize=11.5, anchor="start", fontWeight="bold", offset=6)
 
 
+def faded() -> Any:
+    """Return the opacity of marks whose rows have a column `set`: faint where others are picked."""
+    return alt.condition(f"!length({PICKED}) || indexof({PICKED}, datum.set) >= 0", alt.value(1), alt.value(FAINT))
+
+
 AnyChart = alt.Chart | alt.LayerChart | alt.HConcatChart | alt.VConcatChart | alt.ConcatChart
 
 
-def specification(chart: AnyChart) -> dict[str, Any]:
+def specification(chart: AnyChart, *, linked: bool = False) -> dict[str, Any]:
     """Return a chart's Vega-Lite specification, without the look that `Figure` adds.
 
     Altair checks every part as it is made; a second check of the whole would double the time.
+
+    Args:
+        chart: The chart.
+        linked: Whether its marks fade with `faded`.
     """
     built: dict[str, Any] = chart.to_dict(validate=False)
     built.pop("config", None)
+    if linked:
+        built["params"] = [*built.get("params", []), {"name": PICKED, "value": []}]
     return built
 
 

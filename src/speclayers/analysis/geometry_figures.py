@@ -10,6 +10,7 @@ import pandas as pd
 from speclayers.analysis import calibration_figures
 from speclayers.analysis.figures import (
     Figure,
+    faded,
     file_name,
     heading,
     padded,
@@ -20,7 +21,7 @@ from speclayers.analysis.figures import (
     with_limits,
 )
 from speclayers.analysis.study import Study, of_model, rows_of
-from speclayers.analysis.wording import count, joined, number, percent
+from speclayers.analysis.wording import count, joined, layers_in_words, number, percent
 
 _SUBSETS = {
     "all": "filter off: all tokens",
@@ -158,7 +159,8 @@ def similarity(study: Study, model: str) -> Figure | None:
         else f"No layer of {model} is a turning point"
     )
     title += f"; CKA of two different layers lies between {number(off.min())} and {number(off.max())}"
-    return Figure(file_name("similarity", model), title, caption, specification(alt.vconcat(*panels, spacing=10)))
+    chart = alt.vconcat(*panels, spacing=10)
+    return Figure(file_name("similarity", model), title, caption, specification(chart, linked=len(chosen) > 0))
 
 
 def _heatmap(
@@ -220,7 +222,8 @@ def _chosen(study: Study, model: str) -> pd.DataFrame:
     rows = of_model(study.selected, model)
     labels = [f"{label}, k = {k}" for label, k in zip(rows["label"], rows["k"], strict=True)]
     rows = rows.assign(choice=labels, measured=rows["layer_set"].isin(of_model(study.tau, model)["layer_set"]))
-    marks = rows[["choice", "layers", "k", "label", "measured"]].explode("layers")
+    rows = rows.assign(set=rows["layer_set"].map(layers_in_words))
+    marks = rows[["choice", "set", "layers", "k", "label", "measured"]].explode("layers")
     return marks.rename(columns={"layers": "layer"}).sort_values(["k", "label"])
 
 
@@ -231,8 +234,8 @@ def _choice_panel(chosen: pd.DataFrame, order: list[int], cell: float, axis: alt
     size = min(80.0, cell * cell * 0.5)
     layers = [
         alt.Chart(records(chosen[chosen["measured"] == measured]))
-        .mark_square(size=size, filled=measured, opacity=1, color="#0072B2", strokeWidth=1.6)
-        .encode(x=x_axis, y=y_axis, tooltip=tooltips("choice:N", "layer:O"))
+        .mark_square(size=size, filled=measured, color="#0072B2", strokeWidth=1.6)
+        .encode(x=x_axis, y=y_axis, opacity=faded(), tooltip=tooltips("choice:N", "layer:O"))
         for measured in (True, False)
         if (chosen["measured"] == measured).any()
     ]

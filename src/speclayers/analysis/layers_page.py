@@ -14,6 +14,7 @@ from speclayers.analysis.answer import Answer
 from speclayers.analysis.calibration_figures import settling
 from speclayers.analysis.figures import Figure
 from speclayers.analysis.layer_warnings import layer_warnings
+from speclayers.analysis.picks import picks
 from speclayers.analysis.report import (
     Block,
     Section,
@@ -107,7 +108,7 @@ def layers_page(study: Study, recommendations: list[dict[str, Any]]) -> str:
     ]
     drawn = [block.content for part in parts for block in part.blocks if isinstance(block.content, Figure)]
     title = f"The layers before any training. Study {study.fact('study', 'name')}"
-    return render_page(title, layers_answer(study), layer_warnings(study), parts, drawn)
+    return render_page(title, layers_answer(study), layer_warnings(study), parts, drawn, picks(study))
 
 
 # ---------------------------------------------------------------- the answer in words

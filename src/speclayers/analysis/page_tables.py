@@ -14,6 +14,7 @@ from speclayers.analysis.wording import (
     SPLIT_IN_WORDS,
     confidence_level,
     draft_size,
+    drafter_in_words,
     estimate,
     interval,
     layers_in_words,
@@ -70,7 +71,7 @@ def tau(study: Study) -> PageTable:
     rows = [
         [
             row["model"],
-            layers_in_words(row["layer_set"]),
+            drafter_in_words(row["layer_set"], row["layers"]),
             row["selectors"],
             f"{row['temperature']:g}",
             draft_size(row["nodes"], row["chain"]),
@@ -108,7 +109,7 @@ def comparisons(study: Study, model: str) -> PageTable:
         other = pooled.loc[tuple(row[key] for key in keys)].to_dict()
         cells.append(
             [
-                layers_in_words(row["layer_set"]),
+                drafter_in_words(row["layer_set"], row["layers"]),
                 row["selectors"],
                 f"{row['temperature']:g}",
                 draft_size(row["nodes"], row["chain"]),

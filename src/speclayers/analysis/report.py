@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -19,17 +19,22 @@ from speclayers.analysis import (
     acceptance_figures,
     acceptance_page,
     geometry_figures,
+    models_page,
     page_tables,
+    pretrained_page,
+    rivals_figures,
     rivals_page,
     run_figures,
     screening_page,
     selection_figures,
+    settings_figures,
     transfer_page,
 )
 from speclayers.analysis.answer import Answer, answer, headline_comparisons
-from speclayers.analysis.figures import Figure
+from speclayers.analysis.figures import INK, PAGE_INK, PAGE_RULE, RULE, Figure
 from speclayers.analysis.layer_warnings import layer_warnings
 from speclayers.analysis.page_tables import PageTable
+from speclayers.analysis.picks import Picks, picks
 from speclayers.analysis.study import Study, of_model
 from speclayers.analysis.wording import TERMS, count
 from speclayers.files import atomic_path, write_text
@@ -39,10 +44,17 @@ PNG_SCALE = 2
 
 @dataclass(frozen=True)
 class Block:
-    """A piece of a section."""
+    """A piece of a section.
+
+    Args:
+        kind: What it is.
+        content: What is shown.
+        model: Model that it is about, if it is about one.
+    """
 
     kind: Literal["heading", "text", "terms", "figure", "table"]
     content: str | Figure | PageTable | list[tuple[str, str]]
+    model: str = ""
 
 
 @dataclass(frozen=True)
@@ -57,10 +69,11 @@ class Section:
 def sections(study: Study) -> list[Section]:
     """Return the page's sections; each says what is missing where there are no data, or is left out if optional."""
     builders = (
+        ("models", "Models side by side", _models),
         ("acceptance", "Tokens accepted", _acceptance),
         ("rivals", "Drafters without a head", _rivals),
         ("layers", "The layers", _layers),
-        ("selections", "Which layers were chosen", selections_section),
+        ("selections", "Which layers were chosen", _selections),
         ("screening", "Screening by short trainings", _screening),
         ("transfer", "Heads moved to other layers", _transfer),
         ("training", "Training of the heads", _training),
@@ -85,9 +98,19 @@ def write_report(study: Study, report: Path, figures: Path) -> None:
         UserError: A file cannot be written.
     """
     parts = sections(study)
-    drawn = [block.content for part in parts for block in part.blocks if isinstance(block.content, Figure)]
-    write_figures(drawn, figures)
-    write_text(report, render(study, parts, drawn))
+    write_figures(figures_in(parts), figures)
+    write_text(report, render(study, parts, figures_in(parts)))
+
+
+def page(study: Study) -> str:
+    """Return the study's page as HTML, without writing its figures as files, which takes most of the time."""
+    parts = sections(study)
+    return render(study, parts, figures_in(parts))
+
+
+def figures_in(parts: list[Section]) -> list[Figure]:
+    """Return the figures of some sections, in their order."""
+    return [block.content for part in parts for block in part.blocks if isinstance(block.content, Figure)]
 
 
 def write_figures(drawn: list[Figure], folder: Path) -> None:
@@ -110,10 +133,12 @@ def write_figures(drawn: list[Figure], folder: Path) -> None:
 def render(study: Study, parts: list[Section], drawn: list[Figure]) -> str:
     """Return the study's page as HTML."""
     title = f"Which layers should feed the drafter? Study {study.fact('study', 'name')}"
-    return render_page(title, answer(study), _warnings(study), parts, drawn)
+    return render_page(title, answer(study), _warnings(study), parts, drawn, picks(study))
 
 
-def render_page(title: str, told: Answer, warnings: list[str], parts: list[Section], drawn: list[Figure]) -> str:
+def render_page(
+    title: str, told: Answer, warnings: list[str], parts: list[Section], drawn: list[Figure], sets: Picks
+) -> str:
     """Return a page as HTML; every text is escaped, and the scripts are inlined once.
 
     Args:
@@ -122,6 +147,7 @@ def render_page(title: str, told: Answer, warnings: list[str], parts: list[Secti
         warnings: Shown above it.
         parts: Sections.
         drawn: The figures in them.
+        sets: What a reader can pick.
     """
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(_resource("page.html.j2"))
@@ -130,7 +156,16 @@ def render_page(title: str, told: Answer, warnings: list[str], parts: list[Secti
         answer=told,
         warnings=warnings,
         sections=parts,
-        charts=_embedded({figure.name: figure.for_page() for figure in drawn}),
+        models=list(dict.fromkeys(block.model for part in parts for block in part.blocks if block.model)),
+        sets=sets,
+        data=_embedded(
+            {
+                "charts": {figure.name: figure.for_page() for figure in drawn},
+                "frames": {figure.name: figure.frame for figure in drawn},
+                "sets": sets,
+                "inks": {PAGE_INK: INK, PAGE_RULE: RULE},
+            }
+        ),
         style=Markup(_resource("page.css")),
         script=Markup(_resource("page.js")),
         bundle=Markup(_bundle()),
@@ -187,6 +222,17 @@ def _shown(*drawn: Figure | None) -> Iterator[Block]:
     yield from (Block("figure", figure) for figure in drawn if figure is not None)
 
 
+def _about(model: str, blocks: Iterable[Block]) -> Iterator[Block]:
+    """Mark blocks as one model's: the page can show that model alone."""
+    yield from (replace(block, model=model) for block in blocks)
+
+
+def _models(study: Study) -> Iterator[Block]:
+    if len(study.models) > 1 and len(study.tau):
+        yield from _shown(models_page.side_by_side(study))
+        yield Block("table", models_page.models_table(study))
+
+
 def _acceptance(study: Study) -> Iterator[Block]:
     if study.tau.empty:
         yield _text("No acceptance was measured in this study.")
@@ -195,27 +241,37 @@ def _acceptance(study: Study) -> Iterator[Block]:
     if len(study.skipped):
         yield Block("table", acceptance_page.skipped_questions(study))
     for model in study.models:
-        yield Block("heading", model)
-        if of_model(study.tau, model).empty:
-            yield _text("No acceptance was measured on this model.")
-            continue
-        if headline_comparisons(study, model).empty:
-            yield _text(f"There is no set to compare with {study.reference}.")
-        else:
-            yield from _shown(acceptance_figures.forest(study, model))
-            yield Block("table", page_tables.comparisons(study, model))
-            yield Block("table", acceptance_page.power(study, model))
-        yield from _shown(
-            acceptance_figures.categories(study, model),
-            acceptance_figures.depths(study, model),
-            acceptance_figures.prediction(study, model),
-        )
-        yield Block("table", acceptance_page.positions(study, model))
+        yield from _about(model, _acceptance_of(study, model))
+
+
+def _acceptance_of(study: Study, model: str) -> Iterator[Block]:
+    yield Block("heading", model)
+    if of_model(study.tau, model).empty:
+        yield _text("No acceptance was measured on this model.")
+        return
+    if headline_comparisons(study, model).empty:
+        yield _text(f"There is no set to compare with {study.reference}.")
+    else:
+        yield from _shown(acceptance_figures.forest(study, model))
+        yield Block("table", page_tables.comparisons(study, model))
+        yield Block("table", acceptance_page.power(study, model))
+    yield from _shown(
+        settings_figures.settings_map(study, model),
+        acceptance_figures.categories(study, model),
+        acceptance_figures.depths(study, model),
+        acceptance_figures.prediction(study, model),
+    )
+    yield Block("table", acceptance_page.positions(study, model))
 
 
 def _rivals(study: Study) -> Iterator[Block]:
-    if len(study.rivals):
-        yield Block("table", rivals_page.rivals(study))
+    for model in study.models:
+        if rivals_page.is_rival(of_model(study.drafters, model)).any():
+            yield Block("heading", model)
+            yield Block("table", rivals_page.yields(study, model))
+            yield from _shown(rivals_figures.pareto(study, model))
+            yield Block("table", rivals_page.costs(study, model))
+            yield Block("table", rivals_page.categories(study, model))
     if len(study.skip_overlap):
         yield Block("table", rivals_page.skipped_layers(study))
 
@@ -228,15 +284,25 @@ def _layers(study: Study) -> Iterator[Block]:
 def layers_section(study: Study) -> Iterator[Block]:
     """Yield what is known of each model's layers."""
     for model in study.models:
-        yield Block("heading", model)
-        drawn = geometry_figures.figures(study, model)
-        yield from _shown(*drawn)
-        if not drawn:
-            yield _text("No geometry was measured on this model.")
-        if len(of_model(study.filter_effect, model)):
-            yield Block("table", page_tables.filter_effect(study, model))
-        if len(of_model(study.filter_sets, model)):
-            yield Block("table", page_tables.filter_sets(study, model))
+        yield from _about(model, _layers_of(study, model))
+
+
+def _layers_of(study: Study, model: str) -> Iterator[Block]:
+    yield Block("heading", model)
+    drawn = geometry_figures.figures(study, model)
+    yield from _shown(*drawn)
+    if not drawn:
+        yield _text("No geometry was measured on this model.")
+    if len(of_model(study.filter_effect, model)):
+        yield Block("table", page_tables.filter_effect(study, model))
+    if len(of_model(study.filter_sets, model)):
+        yield Block("table", page_tables.filter_sets(study, model))
+
+
+def _selections(study: Study) -> Iterator[Block]:
+    yield from selections_section(study)
+    if len(pretrained_page.pretrained_sets(study)):
+        yield Block("table", pretrained_page.heads(study))
 
 
 def selections_section(study: Study) -> Iterator[Block]:
@@ -248,14 +314,15 @@ def selections_section(study: Study) -> Iterator[Block]:
     if study.selected["selector"].eq("exhaustive").any():
         yield Block("table", page_tables.gaps(study))
     for model in study.models:
-        yield from _shown(selection_figures.stabilities(study, model), selection_figures.agreement(study, model))
+        drawn = selection_figures.stabilities(study, model), selection_figures.agreement(study, model)
+        yield from _about(model, _shown(*drawn))
 
 
 def _screening(study: Study) -> Iterator[Block]:
     for model in study.models:
         if len(of_model(study.screening, model)):
-            yield from _shown(screening_page.curve(study, model))
-            yield Block("table", screening_page.race(study, model))
+            table = Block("table", screening_page.race(study, model))
+            yield from _about(model, [*_shown(screening_page.curve(study, model)), table])
     if len(study.curve_ranks):
         yield Block("table", screening_page.ranks(study))
 
@@ -271,7 +338,7 @@ def _training(study: Study) -> Iterator[Block]:
         return
     yield Block("table", page_tables.heads(study))
     for model in study.models:
-        yield from _shown(run_figures.training(study, model))
+        yield from _about(model, _shown(run_figures.training(study, model)))
 
 
 def _time(study: Study) -> Iterator[Block]:
@@ -280,7 +347,7 @@ def _time(study: Study) -> Iterator[Block]:
     else:
         yield Block("table", page_tables.speed(study))
         for model in study.models:
-            yield from _shown(run_figures.time_split(study, model))
+            yield from _about(model, _shown(run_figures.time_split(study, model)))
     if study.costs.empty:
         yield _text("No job was measured.")
         return

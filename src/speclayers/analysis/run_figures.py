@@ -12,6 +12,7 @@ from speclayers.analysis.drafters import MOVED_KIND, parse_drafter
 from speclayers.analysis.figures import (
     MOST_SERIES,
     Figure,
+    faded,
     file_name,
     heading,
     records,
@@ -19,7 +20,7 @@ from speclayers.analysis.figures import (
     specification,
     tooltips,
 )
-from speclayers.analysis.study import Study, of_model, rows_of
+from speclayers.analysis.study import Study, of_model, rival_labels, rows_of
 from speclayers.analysis.wording import (
     SPLIT_IN_WORDS,
     confidence_level,
@@ -41,7 +42,7 @@ def training(study: Study, model: str) -> Figure | None:
         return None
     rows = rows.assign(name=[layers_in_words(parse_drafter(drafter).layer_set) for drafter in rows["drafter"]])
     names = _line_names(study, model, rows)
-    kept = rows[rows["name"].isin(names)]
+    kept = rows[rows["name"].isin(names)].assign(set=rows["name"])
     ttt_steps = sorted(kept["ttt_step"].unique())
     width = max(90, int(780 / len(ttt_steps)) - 40)
     panels = [
@@ -69,7 +70,8 @@ def training(study: Study, model: str) -> Figure | None:
         " drafts would get accepted if every step were reached by its accuracy alone, so it is no test."
         f" Shown: {shown}, {count(kept['drafter'].nunique(), 'head')}."
     )
-    return Figure(file_name("training", model), title, caption, specification(alt.vconcat(*panels, spacing=12)))
+    chart = alt.vconcat(*panels, spacing=12)
+    return Figure(file_name("training", model), title, caption, specification(chart, linked=True))
 
 
 def _line_names(study: Study, model: str, rows: pd.DataFrame) -> list[str]:
@@ -99,6 +101,7 @@ def _curve(rows: pd.DataFrame, metric: str, label: str, ttt_step: int, names: li
             ),
             color=alt.Color("name:N", title=None, scale=scales.colour, legend=legend),
             detail="drafter:N",
+            opacity=faded(),
             tooltip=tooltips("drafter:N", "split:N", "step:Q", f"{metric}:Q"),
         )
         for marks in (lines, points)
@@ -113,8 +116,10 @@ def time_split(study: Study, model: str) -> Figure | None:
     rows = of_model(study.speed, model).dropna(subset=["speed_up", "tokens_per_s"])
     if rows.empty:
         return None
-    where = first_setting(rows)
-    rows = rows[(rows["temperature"] == where[0]) & (rows["nodes"] == where[1])].sort_values("speed_up")
+    without_head = rows["layer_set"].isin(rival_labels(study))  # each of these has a size of its own
+    where = first_setting(rows if without_head.all() else rows[~without_head])
+    same_size = without_head | (rows["nodes"] == where[1])
+    rows = rows[(rows["temperature"] == where[0]) & same_size].sort_values("speed_up")
     rows = rows.assign(name=rows["layer_set"].map(layers_in_words), slowness=1 / rows["speed_up"])
     rows = rows.assign(slowness_low=1 / rows["speed_up_high"], slowness_high=1 / rows["speed_up_low"])
     chart = _bars(rows).properties(width=520, height=alt.Step(26))
@@ -126,17 +131,18 @@ def time_split(study: Study, model: str) -> Figure | None:
         f" speaks of the fastest set: drafting takes {percent(fastest['draft_share'])}, verifying"
         f" {percent(fastest['verify_share'])} of its time."
     )
-    return Figure(file_name("time", model), f"On {model}, {speed_sentence(fastest)}", caption, specification(chart))
+    title = f"On {model}, {speed_sentence(fastest)}"
+    return Figure(file_name("time", model), title, caption, specification(chart, linked=True))
 
 
 def _bars(rows: pd.DataFrame) -> alt.LayerChart:
     plain = "plain decoding"
     bars = [
-        {"name": row["name"], "part": part, "time": row[share] * row["slowness"], "order": place}
+        {"name": row["name"], "set": row["name"], "part": part, "time": row[share] * row["slowness"], "order": place}
         for row in rows_of(rows)
         for place, (share, part) in enumerate(_PARTS.items())
     ]
-    bars.append({"name": plain, "part": plain, "time": 1.0, "order": len(_PARTS)})
+    bars.append({"name": plain, "set": plain, "part": plain, "time": 1.0, "order": len(_PARTS)})
     names = [plain, *rows.sort_values("slowness")["name"]]
     colours = alt.Scale(domain=[*_PARTS.values(), plain], range=["#56B4E9", "#0072B2", "#CC79A7", "#7F7F7F"])
     colour = alt.Color("part:N", title=None, scale=colours, legend=alt.Legend(orient="top"))
@@ -150,6 +156,7 @@ def _bars(rows: pd.DataFrame) -> alt.LayerChart:
         y=y_axis,
         order="order:Q",
         color=colour,
+        opacity=faded(),
         tooltip=tooltips("name:N", "part:N", "time:Q"),
     )
     known = rows.dropna(subset=["slowness_low", "slowness_high"])

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from speclayers import tables
-from speclayers.analysis.drafters import parse_drafter
+from speclayers.analysis.drafters import PRETRAINED_KIND, DrafterName, parse_drafter
 from speclayers.analysis.schemas import ORIGIN, SUMMARIES
 from speclayers.decoding.exactness import compare
 from speclayers.decoding.skipping import answered, skipped
@@ -40,7 +40,7 @@ class ModelResults:
         manifest: What the fetched target is.
         geometry: Folder of the geometry tables.
         selections: Table of the chosen layer sets.
-        heads: Folder of each trained head.
+        heads: Folder of each head, heads trained elsewhere among them.
         acceptance: Folder of each acceptance run.
         baselines: Plain decoding's table at each temperature; that of 0 says which questions were skipped.
         speed: Table of each timed run.
@@ -57,6 +57,19 @@ class ModelResults:
     baselines: Mapping[float, Path] = field(default_factory=dict)
     speed: Mapping[Run, Path] = field(default_factory=dict)
     screening: Path | None = None
+
+    def name(self, drafter: str) -> DrafterName:
+        """Take a drafter's name apart; what a head trained elsewhere reads stands in its config.
+
+        Raises:
+            UserError: It is no drafter's name, or that head's config is missing or broken.
+        """
+        name = parse_drafter(drafter)
+        if name.kind != PRETRAINED_KIND:
+            return name
+        if drafter not in self.heads:
+            raise UserError(f"--head: none for {drafter}, which was measured")
+        return name._replace(layers=list(read_json(self.heads[drafter] / "config.json")["layers"]))
 
 
 EXACTNESS_COUNTS = ("identical", "ties", "different", "as_generate")
@@ -104,9 +117,7 @@ def _summaries(results: ModelResults) -> Iterator[tuple[str, pd.DataFrame]]:
     yield "screening", _united(parts, SUMMARIES["screening"])
     yield from _head_tables(results)
     yield from _acceptance_tables(results)
-    parts = [
-        _keyed(read_table(path, tables.SPEED), results.model, run.drafter, run) for run, path in results.speed.items()
-    ]
+    parts = [_keyed(read_table(path, tables.SPEED), results, run.drafter, run) for run, path in results.speed.items()]
     yield "speed", _united(parts, SUMMARIES["speed"])
 
 
@@ -158,11 +169,11 @@ def _united(parts: list[pd.DataFrame], table: Table) -> pd.DataFrame:
     return nothing
 
 
-def _keyed(frame: pd.DataFrame, model: str, drafter: str, run: Run | None = None) -> pd.DataFrame:
+def _keyed(frame: pd.DataFrame, results: ModelResults, drafter: str, run: Run | None = None) -> pd.DataFrame:
     """Add the key columns of a drafter, and of its setting, to every row."""
-    name = parse_drafter(drafter)
+    name = results.name(drafter)
     keys: dict[str, Any] = {
-        "model": model,
+        "model": results.model,
         "drafter": drafter,
         "layers": pd.Series([name.layers] * len(frame), index=frame.index, dtype=object),
         "k": pd.Series([None if name.layers is None else len(name.layers)] * len(frame), index=frame.index).astype(
@@ -188,11 +199,13 @@ def _head_tables(results: ModelResults) -> Iterator[tuple[str, pd.DataFrame]]:
     for drafter, folder in results.heads.items():
         config = read_json(folder / "config.json")
         _check_target(folder / "config.json", config, results)
+        if results.name(drafter).kind == PRETRAINED_KIND and results.name(drafter).seed is None:
+            continue  # as it came: how it was trained is not known
         training = read_table(folder / "training.parquet", tables.TRAINING)
-        curves.append(_keyed(training, results.model, drafter))
+        curves.append(_keyed(training, results, drafter))
         row = _final(training) | _origin_columns(folder / "training.parquet")
         row |= {key: config.get(key) for key in ("draft_vocabulary", "coverage")}
-        heads.append(_keyed(pd.DataFrame([row]), results.model, drafter))
+        heads.append(_keyed(pd.DataFrame([row]), results, drafter))
     yield "heads", _united(heads, SUMMARIES["heads"])
     yield "training", _united(curves, SUMMARIES["training"])
 
@@ -236,7 +249,7 @@ def _acceptance_tables(results: ModelResults) -> Iterator[tuple[str, pd.DataFram
             raise UserError(f"--baseline: none for temperature {run.temperature}, which {folder} was measured at")
         _check_complete(folder / "turns.parquet", turns, baselines[run.temperature])
         counts = exactness(folder / "turns.parquet", turns, baselines[run.temperature], run.temperature, results.dtype)
-        name = parse_drafter(run.drafter)
+        name = results.name(run.drafter)
         row = {
             "kind": name.kind,
             "layer_set": name.layer_set,
@@ -250,9 +263,9 @@ def _acceptance_tables(results: ModelResults) -> Iterator[tuple[str, pd.DataFram
         frame = pd.DataFrame([row]).assign(
             **{key: pd.array([getattr(counts, key)], dtype="Int64") for key in EXACTNESS_COUNTS}
         )
-        runs.append(_keyed(frame, results.model, run.drafter, run))
-        all_turns.append(_keyed(turns, results.model, run.drafter, run))
-        all_cycles.append(_keyed(cycles, results.model, run.drafter, run))
+        runs.append(_keyed(frame, results, run.drafter, run))
+        all_turns.append(_keyed(turns, results, run.drafter, run))
+        all_cycles.append(_keyed(cycles, results, run.drafter, run))
     yield "turns", _united(all_turns, SUMMARIES["turns"])
     yield "cycles", _united(all_cycles, SUMMARIES["cycles"])
     yield "runs", _united(runs, SUMMARIES["runs"])

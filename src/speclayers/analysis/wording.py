@@ -26,6 +26,15 @@ TERMS = (
         "Proposed tokens that the target accepts in one verification, and the one token that it adds itself."
         " Without any drafter τ would be 1.",
     ),
+    (
+        "Δτ and its verdict",
+        "τ of a set minus that of the reference's set, question by question. Higher, lower or not distinguishable: the"
+        " verdict after Holm's correction, which asks more of each set the more sets are compared.",
+    ),
+    (
+        "limits, [a, b]",
+        "An interval that holds the true value in about as many of 100 such studies as its level says: 95 at 95 %.",
+    ),
     ("layer l", "The output of the target's block l; layer 0 is the embedding. {2, 15, 27} is a set of three layers."),
     ("head", "A trained EAGLE-3 drafter: a small network that reads the states of one set of layers."),
     ("k", "How many layers a set has, or was asked to have."),
@@ -39,6 +48,8 @@ TERMS = (
         "matrix entropy, E(S)",
         "How many directions the states of a layer, or of a set S of layers, spread over, in nats.",
     ),
+    ("sink", "A token, mostly the first, whose states are so large that they hide all others; dropped by default."),
+    ("turning point", "A layer after which the states change direction more than after most others."),
     ("CKA", "Similarity of two layers' states: 1 is the same up to rotation and scale, 0 unrelated."),
     ("seed", "Heads of several training seeds differ by chance alone; from three on, verdicts speak of layers."),
 )
@@ -106,6 +117,14 @@ def layers_in_words(layer_set: str) -> str:
         return f"{{{', '.join(str(layer) for layer in sorted(layers_of(layer_set)))}}}"
     except UserError:
         return layer_set
+
+
+def drafter_in_words(layer_set: str, layers: Sequence[int] | None) -> str:
+    """Return a layer set in words, and the layers of a head trained elsewhere: `pretrained.published {2, 9}`."""
+    words = layers_in_words(layer_set)
+    if layers is None or words != layer_set:
+        return words
+    return f"{words} {{{', '.join(str(int(layer)) for layer in layers)}}}"
 
 
 def set_name(layer_set: str, selectors: str) -> str:

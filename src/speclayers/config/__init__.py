@@ -14,7 +14,7 @@ from speclayers.config.acceptance import (
     StatisticsConfig,
 )
 from speclayers.config.corpus import DatasetPrompts, FilePrompts, SplitConfig
-from speclayers.config.drafts import DraftConfig, Loss, ScreenConfig
+from speclayers.config.drafts import MOST_STEPS, DraftConfig, Loss, ScreenConfig
 from speclayers.config.export import ExportConfig, PretrainedHead
 from speclayers.config.geometry import (
     DeviceName,
@@ -26,11 +26,12 @@ from speclayers.config.geometry import (
     TurningScore,
 )
 from speclayers.config.models import FolderSource, HubSource, PackageSource, Runtime, Source, TrainedSource
-from speclayers.config.rivals import RivalConfig
+from speclayers.config.rivals import RivalConfig, RivalTraining, SkipSearch
 from speclayers.config.section import Section, nearest
 from speclayers.config.study import Study
 
 __all__ = [
+    "MOST_STEPS",
     "AcceptanceConfig",
     "DatasetPrompts",
     "DeviceName",
@@ -48,6 +49,7 @@ __all__ = [
     "Questions",
     "ReplicaSettings",
     "RivalConfig",
+    "RivalTraining",
     "Runtime",
     "SamplingLimits",
     "Scope",
@@ -55,6 +57,7 @@ __all__ = [
     "Section",
     "SelectionConfig",
     "SelectorConfig",
+    "SkipSearch",
     "Source",
     "SpecBenchQuestions",
     "SpeedConfig",

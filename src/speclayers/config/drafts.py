@@ -8,6 +8,9 @@ from pydantic import Field, model_validator
 
 from speclayers.config.section import Name, NoRepeats, Section, Seed, Seeds
 
+MOST_STEPS = 16
+"""Most tokens ahead that anything is trained to draft."""
+
 Loss = Literal["cross_entropy", "kl", "lk"]
 
 
@@ -24,7 +27,7 @@ class DraftConfig(Section):
     initialise: Literal["target", "random"] = Field(
         "target", description="Start from the target's last block and LM head, or from random weights."
     )
-    ttt_steps: int = Field(7, ge=1, le=16, description="Steps of training-time test.")
+    ttt_steps: int = Field(7, ge=1, le=MOST_STEPS, description="Steps of training-time test.")
     loss: Loss = Field(
         "cross_entropy",
         description="Loss of a slot: soft cross-entropy, KL divergence, or KL blended with lost acceptance.",

@@ -42,6 +42,11 @@ class PretrainedHead(Section):
         min_length=1,
         description="Layers that it reads, as hidden-state indices; those of its config.json when not given.",
     )
+    percents: Annotated[list[Annotated[int, Field(ge=0, le=100)]], NoRepeats] = Field(
+        default_factory=lambda: [0],
+        min_length=1,
+        description="Per cent of a head's training that it gets here before it is measured; 0 measures it as it came.",
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> PretrainedHead:

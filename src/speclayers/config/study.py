@@ -14,6 +14,7 @@ from speclayers.config.geometry import GeometryConfig, SelectionConfig
 from speclayers.config.models import ModelConfig, TrainedSource
 from speclayers.config.rivals import RivalConfig
 from speclayers.config.section import Name, Section, nearest
+from speclayers.names import PretrainedName, is_head
 
 SHARED_FOLDERS = ("models", "downloads")
 """Folders under results/ that belong to no study."""
@@ -58,6 +59,11 @@ class Study(Section):
     )
     export: ExportConfig = Field(default_factory=ExportConfig, description="Folders for serving engines.")
 
+    def rival(self, label: str) -> RivalConfig:
+        """Return a rival's entry by the name of its runs, less their seeds."""
+        (found,) = (rival for rival in self.rivals if rival.runs()[0].label == label)
+        return found
+
     @model_validator(mode="after")
     def _names_are_known(self) -> Study:
         if self.study.name in SHARED_FOLDERS:
@@ -101,6 +107,9 @@ class Study(Section):
                 raise ValueError(
                     f"pretrained.{name}.model: '{head.model}' is not registered{nearest(head.model, self.models)}"
                 )
+            own = str(PretrainedName(name))
+            if is_head(own) or PretrainedName.parse(own).percent:
+                raise ValueError(f"pretrained.{name}: ends as names of trained heads do; choose another name")
         return self
 
     @model_validator(mode="after")

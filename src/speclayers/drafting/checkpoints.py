@@ -15,9 +15,8 @@ from typing import NamedTuple
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
-from speclayers.drafting.head import Eagle3Head
 from speclayers.drafting.tensor_files import write_tensors
 
 KEPT = 2
@@ -39,7 +38,7 @@ class Checkpoint(NamedTuple):
 
 
 def save_checkpoint(
-    folder: Path, key: str, head: Eagle3Head, optimiser: torch.optim.Optimizer, checkpoint: Checkpoint
+    folder: Path, key: str, head: nn.Module, optimiser: torch.optim.Optimizer, checkpoint: Checkpoint
 ) -> None:
     """Write a checkpoint and delete all but the newest ones.
 
@@ -64,7 +63,7 @@ def save_checkpoint(
         old.unlink()
 
 
-def restore_checkpoint(folder: Path, key: str, head: Eagle3Head, optimiser: torch.optim.Optimizer) -> Checkpoint | None:
+def restore_checkpoint(folder: Path, key: str, head: nn.Module, optimiser: torch.optim.Optimizer) -> Checkpoint | None:
     """Bring head and optimiser to the newest readable checkpoint; say which, and delete what is of no use.
 
     Left in place, a damaged checkpoint or another training's would count among the newest, and push out good ones.
@@ -103,7 +102,7 @@ def weights_hash(weights: Mapping[str, Tensor]) -> str:
     return hashlib.sha256(save(tensors)).hexdigest()[:16]
 
 
-def _apply(tensors: dict[str, Tensor], head: Eagle3Head, optimiser: torch.optim.Optimizer) -> None:
+def _apply(tensors: dict[str, Tensor], head: nn.Module, optimiser: torch.optim.Optimizer) -> None:
     entries = {name.split("/")[0] for name in tensors} - {"log", "head"}
     for name, parameter in head.named_parameters():
         with torch.no_grad():

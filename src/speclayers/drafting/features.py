@@ -19,6 +19,7 @@ from speclayers.drafting.feature_store import (
     INDEX_FILE,
     NO_TOKEN,
     FeatureManifest,
+    FeatureStore,
     MatrixFile,
     SequenceFeatures,
     TargetRows,
@@ -156,6 +157,23 @@ class OnlineFeatures:
                 joined = torch.cat([states[layer].to(self._target.device) for layer in layers], dim=-1)
                 made[number] = SequenceFeatures(joined, rows_wanted)
         return [made[number] for number in range(len(wanted))]
+
+
+def feature_source(
+    kind: str, target: Target, corpus: pd.DataFrame, manifests: Sequence[Path]
+) -> OnlineFeatures | FeatureStore:
+    """Return the features that a training reads.
+
+    Args:
+        kind: "cached" or "online".
+        target: The model.
+        corpus: Rows of the corpus.
+        manifests: Of the passes that stored them; not looked at where the target makes them anew.
+
+    Raises:
+        UserError: The corpus is not the target's, or a manifest or file is missing or broken.
+    """
+    return OnlineFeatures(target, corpus) if kind == "online" else FeatureStore(manifests)
 
 
 def _held_layers(folder: Path, key: str) -> set[int]:

@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 from pydantic import Field, ValidationError
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LlamaConfig
@@ -17,14 +15,18 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply
 
 from speclayers.config import Section
 from speclayers.drafting.draft_cache import DraftCache
-from speclayers.drafting.tensor_files import write_tensors
-from speclayers.drafting.vocabulary import vocabulary_hash
+from speclayers.drafting.tensor_files import (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    fill,
+    read_tensors,
+    refuse_other_target,
+    write_tensors,
+)
+from speclayers.drafting.vocabulary import DraftIds, stored_draft_ids
 from speclayers.errors import UserError
 from speclayers.files import read_json, write_json
 from speclayers.targets.target import Target
-
-WEIGHTS_FILE = "model.safetensors"
-CONFIG_FILE = "config.json"
 
 
 class HeadConfig(Section):
@@ -156,7 +158,7 @@ class DraftLayer(nn.Module):
         return finished
 
 
-class Eagle3Head(nn.Module):
+class Eagle3Head(DraftIds):
     """The draft head; parameters are named as in the EAGLE layout.
 
     The weights of a new head are NaN until `initialise` or `load_head` sets them.
@@ -166,12 +168,9 @@ class Eagle3Head(nn.Module):
         draft_ids: (draft_vocabulary,) target ids of the draft vocabulary, ascending.
     """
 
-    d2t: Tensor
-    t2d: Tensor
-
     def __init__(self, config: HeadConfig, draft_ids: Tensor) -> None:
         """Make the parts and the draft vocabulary's buffers."""
-        super().__init__()
+        super().__init__(draft_ids, config.vocabulary)
         self.config = config
         fused = len(config.layers) * config.width
         self.input_norm = nn.RMSNorm(fused, eps=config.rms_norm_eps) if config.norm_before_fc else None
@@ -181,19 +180,6 @@ class Eagle3Head(nn.Module):
         self.norm = nn.RMSNorm(config.width, eps=config.rms_norm_eps)
         self.lm_head = _linear(config.width, config.draft_vocabulary)
         self.rotary = LlamaRotaryEmbedding(_rotary_config(config))
-        members = torch.zeros(config.vocabulary, dtype=torch.bool)
-        members[draft_ids] = True
-        self.register_buffer("d2t", draft_ids - torch.arange(config.draft_vocabulary))
-        self.register_buffer("t2d", members)
-
-    @property
-    def draft_ids(self) -> Tensor:
-        """Target ids of the draft vocabulary, ascending: (draft_vocabulary,)."""
-        return self.target_ids(torch.arange(self.d2t.shape[0], device=self.d2t.device))
-
-    def target_ids(self, drafted: Tensor) -> Tensor:
-        """Translate draft ids of any shape to the target's."""
-        return drafted + self.d2t[drafted]  # d2t holds offsets, not ids
 
     def new_cache(self, capacity: int, batch: int = 1) -> DraftCache:
         """Return an empty cache on this head's device, in its precision."""
@@ -320,33 +306,13 @@ def load_head(folder: Path, target: Target) -> Eagle3Head:
             config says, or the head was trained for another target.
     """
     config = read_head_config(folder / CONFIG_FILE)
-    expected = target.manifest.target_hash
-    if config.target_hash != expected:
-        raise UserError(
-            f"{folder}: this head was trained for {config.target} ({config.target_hash[:12]}), not for "
-            f"{target.name} ({expected[:12]}); train it again for this target"
-        )
+    refuse_other_target(folder, config.target, config.target_hash, target)
     head = head_from_tensors(config, read_tensors(folder / WEIGHTS_FILE), folder / WEIGHTS_FILE)
     head.requires_grad_(False).eval()
     head.to(device=target.device, dtype=target.dtype)
     # `to` also rounds the rotary frequencies, and a rounded frequency is wrong by whole turns far from the start
     head.rotary = LlamaRotaryEmbedding(_rotary_config(config)).to(target.device)
     return head
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file.
-
-    Raises:
-        UserError: The file is missing or broken.
-    """
-    try:
-        tensors: dict[str, Tensor] = load_file(path)
-    except FileNotFoundError:
-        raise UserError(f"{path}: file is missing") from None
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path}: is no readable safetensors file ({error}); delete it and run again") from None
-    return tensors
 
 
 def head_from_tensors(config: HeadConfig, tensors: dict[str, Tensor], source: Path) -> Eagle3Head:
@@ -361,26 +327,7 @@ def head_from_tensors(config: HeadConfig, tensors: dict[str, Tensor], source: Pa
         UserError: A tensor is missing, unknown or has another shape than the config says, or the draft
             vocabulary is another one.
     """
-    if "d2t" not in tensors:
-        raise UserError(f"{source}: tensor d2t is missing")
-    if tuple(tensors["d2t"].shape) != (config.draft_vocabulary,):
-        raise UserError(
-            f"{source}: tensor d2t has {tuple(tensors['d2t'].shape)}, expected ({config.draft_vocabulary},)"
-        )
-    draft_ids = tensors["d2t"] + torch.arange(config.draft_vocabulary)
-    if draft_ids.min() < 0 or draft_ids.max() >= config.vocabulary:
-        raise UserError(f"{source}: d2t points outside the vocabulary of {config.vocabulary} tokens")
-    if vocabulary_hash(draft_ids) != config.vocabulary_hash:
-        raise UserError(f"{source}: d2t holds another draft vocabulary than config.json names; train the head again")
+    draft_ids = stored_draft_ids(tensors, config.draft_vocabulary, config.vocabulary, config.vocabulary_hash, source)
     head = Eagle3Head(config, draft_ids)
-    expected = head.state_dict()
-    for name in sorted(expected.keys() | tensors.keys()):
-        if name not in tensors:
-            raise UserError(f"{source}: tensor {name} is missing")
-        if name not in expected:
-            raise UserError(f"{source}: tensor {name} is unknown to a head of these sizes")
-        found, wanted = tuple(tensors[name].shape), tuple(expected[name].shape)
-        if found != wanted:
-            raise UserError(f"{source}: tensor {name} has shape {found}, expected {wanted}")
-    head.load_state_dict(tensors)
+    fill(head, tensors, source)
     return head

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from speclayers.config import RivalConfig, Section, nearest
-from speclayers.drafting import rivals
+from speclayers.config import RivalConfig, Runtime, Section
 from speclayers.drafting.drafter import Drafter
 from speclayers.errors import UserError
 from speclayers.fingerprint import rival_needs
 from speclayers.names import RivalName
+from speclayers.plugins import RIVALS
 from speclayers.reading import checked_options
-from speclayers.targets.target import Target
+from speclayers.targets.manifest import MANIFEST
+from speclayers.targets.target import Target, load_target
 
 
 class Given(NamedTuple):
@@ -27,12 +26,14 @@ class Given(NamedTuple):
         target: The model that it drafts for.
         name: Its name, with the seed of what it draws at random.
         draft_length: Most tokens that it drafts in a row.
+        nodes: Most nodes that it proposes at once, the root counted.
         files: What the workflow made for it: a file for each entry of NEEDS in the drafter's own file.
     """
 
     target: Target
     name: RivalName
     draft_length: int
+    nodes: int
     files: dict[str, Path]
 
     @property
@@ -46,6 +47,17 @@ class Given(NamedTuple):
         if self.name.seed is None:
             raise ValueError(f"{self.name}: has no seed")
         return self.name.seed
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """A drafter whose proposals depend on questions before the present one."""
+
+    def memory(self) -> list[float]:
+        """Return all that it remembers of them."""
+
+    def recall(self, memory: list[float]) -> None:
+        """Remember this, and nothing else."""
 
 
 Options = TypeVar("Options", bound=Section)
@@ -68,43 +80,31 @@ class Rival(Generic[Options]):
 
 def known_rivals() -> list[str]:
     """Return the names of all drafters: the files in `rivals/`."""
-    return sorted(module.name for module in pkgutil.iter_modules(rivals.__path__))
+    return RIVALS.known()
 
 
-def find_rival(name: str) -> Rival[Any]:
-    """Return a drafter by its name.
-
-    Raises:
-        UserError: There is none of this name, or its file cannot be read.
-    """
-    known = known_rivals()
-    if name not in known:
-        raise UserError(f"rivals: there is no drafter '{name}'{nearest(name, known) or f'; known are {known}'}")
-    where = f"drafting/rivals/{name}.py"
-    try:
-        module = importlib.import_module(f"{rivals.__name__}.{name}")
-    except SyntaxError as error:
-        raise UserError(f"{error.filename}:{error.lineno}: {error.msg}; mend the drafter's file") from None
-    except ImportError as error:
-        raise UserError(f"{where}: {error}; mend the drafter's file") from None
-    found = getattr(module, "RIVAL", None)
-    if not isinstance(found, Rival):
-        raise UserError(f"{where}: found no RIVAL, expected RIVAL = Rival(build, Options) at its end")
-    return found
-
-
-FILES = {"cka": "table of CKA"}
+FILES = {
+    "cka": "table of CKA",
+    "skipped": "layers that a search chose to skip",
+    "weights": "weights that were trained for it",
+}
 """What a drafter's NEEDS may name, each an option of the scripts that build it."""
 
 
-def add_files(arguments: argparse.ArgumentParser) -> None:
+def add_rival(arguments: argparse.ArgumentParser) -> None:
     """Add the options of a script that builds a drafter."""
+    arguments.add_argument("--target", type=Path, required=True, help="folder of the fetched model")
+    arguments.add_argument("--rival", required=True, help="name of the drafter's run, such as clasp or random_skip.s0")
     for name, meaning in FILES.items():
         arguments.add_argument(f"--{name}", type=Path, help=f"{meaning}, where the drafter reads one")
 
 
-def given_files(arguments: argparse.Namespace) -> dict[str, Path]:
-    """Return those of these files that were given, by name."""
+def read_files(arguments: argparse.Namespace) -> list[Path]:
+    """Return the files that these options name: a drafter's runs depend on their contents."""
+    return [arguments.target / MANIFEST, *_given_files(arguments).values()]
+
+
+def _given_files(arguments: argparse.Namespace) -> dict[str, Path]:
     return {name: path for name in FILES if (path := getattr(arguments, name)) is not None}
 
 
@@ -118,13 +118,29 @@ def checked_rival(config: RivalConfig, name: RivalName) -> tuple[Rival[Any], Sec
     Raises:
         UserError: There is no such drafter, an option does not fit, or a seed is missing or of no use.
     """
-    rival, where = find_rival(config.name), f"rivals.{name.label}"
+    rival: Rival[Any] = RIVALS.load(config.name, Rival)
+    where = f"rivals.{name.label}"
     options = checked_options(where, rival.options, config.options)
     if rival.seeded and name.seed is None:
         raise UserError(f"{where}.seeds: is missing; this drafter draws at random, expected such as [0]")
     if not rival.seeded and name.seed is not None:
         raise UserError(f"{where}.seeds: found {name.seed}, but this drafter draws nothing; expected no seeds")
     return rival, options
+
+
+def load_rival(arguments: argparse.Namespace, config: RivalConfig, runtime: Runtime) -> tuple[Target, Drafter]:
+    """Load the target and build the drafter that a script's options name.
+
+    Args:
+        arguments: With the options of `add_rival`.
+        config: The drafter's entry.
+        runtime: How the target runs.
+
+    Raises:
+        UserError: As `load_target` and `build_rival`.
+    """
+    target = load_target(arguments.target, arguments.model, runtime)
+    return target, build_rival(config, target, RivalName.parse(arguments.rival), _given_files(arguments))
 
 
 def build_rival(config: RivalConfig, target: Target, name: RivalName, files: dict[str, Path]) -> Drafter:
@@ -137,12 +153,18 @@ def build_rival(config: RivalConfig, target: Target, name: RivalName, files: dic
         files: What the workflow made for it.
 
     Raises:
-        UserError: There is no such drafter, an option does not fit, a seed is missing or of no use, or the target
-            cannot be drafted for in this way.
+        UserError: There is no such drafter, an option does not fit, a seed is missing or of no use, it fills no tree
+            of the size asked for, or the target cannot be drafted for in this way.
     """
     rival, options = checked_rival(config, name)
-    given = Given(target, name, config.draft_length, files)
+    given = Given(target, name, config.draft_length, config.nodes, files)
     for need in rival_needs(config.name):
         if need not in files:
             raise UserError(f"--{need}: is missing; {name} needs the {FILES[need]}")
-    return rival.build(given, options)
+    drafter = rival.build(given, options)
+    if drafter.nodes != config.nodes:
+        raise UserError(
+            f"{given.key}.tree_nodes: is {config.nodes}, but it drafts {drafter.nodes} nodes at most; expected "
+            f"{drafter.nodes}"
+        )
+    return drafter

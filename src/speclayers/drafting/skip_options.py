@@ -22,17 +22,32 @@ class ChainOptions(Section):
         return Chain(given.draft_length, self.threshold)
 
 
-class BlockOptions(ChainOptions):
-    """How many whole blocks are skipped, and which never are."""
+class PinnedOptions(ChainOptions):
+    """Which blocks are never skipped."""
 
-    skipped: int | None = Field(None, ge=1, description="Blocks to skip; `share` of them when not given.")
-    share: float = Field(0.5, gt=0, lt=1, description="Share of all blocks to skip, rounded down, at least one.")
     pinned_first: int = Field(0, ge=0, description="First blocks that are never skipped.")
     pinned_last: int = Field(0, ge=0, description="Last blocks that are never skipped.")
 
     def free(self, given: Given) -> range:
-        """Return the blocks that may be skipped, counted from 1."""
-        return range(1 + self.pinned_first, given.target.n_layers - self.pinned_last + 1)
+        """Return the blocks that may be skipped, counted from 1.
+
+        Raises:
+            UserError: All are pinned.
+        """
+        n_layers = given.target.n_layers
+        if self.pinned_first + self.pinned_last >= n_layers:
+            raise UserError(
+                f"{given.key}.options.pinned_first: with pinned_last {self.pinned_first + self.pinned_last} blocks are "
+                f"pinned; {given.target.name} has {n_layers}; expected fewer"
+            )
+        return range(1 + self.pinned_first, n_layers - self.pinned_last + 1)
+
+
+class BlockOptions(PinnedOptions):
+    """How many whole blocks are skipped."""
+
+    skipped: int | None = Field(None, ge=1, description="Blocks to skip; `share` of them when not given.")
+    share: float = Field(0.5, gt=0, lt=1, description="Share of all blocks to skip, rounded down, at least one.")
 
     def count(self, given: Given) -> int:
         """Return how many blocks are skipped.

@@ -37,6 +37,7 @@ class SkippingDrafter:
         name: Name in messages.
         chain: How far it drafts.
         skipped: What is skipped; subclasses may change it while they decode.
+        parts: Whether attention and MLP may come to be skipped separately.
 
     Raises:
         UserError: The target cannot be run without its layers.
@@ -44,9 +45,9 @@ class SkippingDrafter:
 
     layers: tuple[int, ...] = ()
 
-    def __init__(self, target: Target, name: str, chain: Chain, skipped: Skipped) -> None:
+    def __init__(self, target: Target, name: str, chain: Chain, skipped: Skipped, parts: bool = False) -> None:
         """Bind the drafter to its target."""
-        require_skippable(target, parts=bool(skipped.parts))
+        require_skippable(target, parts=parts or bool(skipped.parts))
         self.name = name
         self.depth = chain.length
         self.nodes = self.rows = chain.length + 1

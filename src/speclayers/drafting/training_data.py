@@ -6,16 +6,16 @@ import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from speclayers.drafting.feature_store import FeatureSource, SequenceFeatures
 from speclayers.drafting.ttt import TTTSequence, TTTTargets, counted_slots, first_response_slot
+from speclayers.drafting.vocabulary import restricted_target
 from speclayers.errors import UserError
 from speclayers.targets.target import Target
 
@@ -228,23 +228,6 @@ def read_samples(corpus: pd.DataFrame, target: Target, steps: int) -> Iterator[S
         ids = torch.from_numpy(np.asarray(tokens, dtype=np.int64))
         counted = counted_slots(ids, int(start), target.stop_ids, steps)
         yield Sample(place, str(sample_id), str(prompt_id), ids, first_response_slot(int(start)), counted)
-
-
-def restricted_target(target: Target, draft_ids: Tensor) -> Target:
-    """Return the target with an LM head of the draft vocabulary's rows: scaling and soft-capping stay its own.
-
-    Raises:
-        UserError: Its LM head is no plain matrix.
-    """
-    full = target.anatomy.lm_head
-    if not isinstance(full, nn.Linear):
-        raise UserError(f"{target.name}: its LM head is a {type(full).__name__}; expected a Linear layer")
-    rows = draft_ids.to(full.weight.device)
-    head = nn.Linear(full.in_features, len(rows), bias=full.bias is not None, device="meta")
-    head.weight = nn.Parameter(full.weight.detach()[rows], requires_grad=False)
-    if full.bias is not None:
-        head.bias = nn.Parameter(full.bias.detach()[rows], requires_grad=False)
-    return replace(target, anatomy=target.anatomy._replace(lm_head=head))
 
 
 def sequence_order(sequences: int, seed: int) -> Iterator[int]:

@@ -7,14 +7,8 @@ from pathlib import Path
 from torch import Tensor
 
 from speclayers.config import DraftConfig
-from speclayers.drafting.head import (
-    CONFIG_FILE,
-    WEIGHTS_FILE,
-    Eagle3Head,
-    head_from_tensors,
-    read_head_config,
-    read_tensors,
-)
+from speclayers.drafting.head import Eagle3Head, head_from_tensors, read_head_config
+from speclayers.drafting.tensor_files import CONFIG_FILE, WEIGHTS_FILE, read_tensors
 from speclayers.errors import UserError
 from speclayers.names import HeadName
 from speclayers.targets.target import Target
@@ -46,12 +40,15 @@ def start_weights(folder: Path, name: HeadName, target: Target) -> dict[str, Ten
 
 
 def moved_settings(draft: DraftConfig, name: HeadName) -> DraftConfig:
-    """Return the settings of a moved head's training: its share of steps or tokens and of the warm-up, rounded."""
-    if not name.start:
-        return draft
+    """Return the settings of a moved head's training, which is its share of a whole one."""
+    return share_of_training(draft, name.percent) if name.start else draft
+
+
+def share_of_training(draft: DraftConfig, percent: int) -> DraftConfig:
+    """Return the settings of some per cent of a training: of its steps or tokens and of the warm-up, rounded."""
     lengths = {"steps": draft.steps, "warmup_steps": draft.warmup_steps, "tokens": draft.tokens}
     known = {key: length for key, length in lengths.items() if length is not None}
-    return draft.model_copy(update={key: round(length * name.percent / 100) for key, length in known.items()})
+    return draft.model_copy(update={key: round(length * percent / 100) for key, length in known.items()})
 
 
 def record_start(head: Eagle3Head, name: HeadName) -> None:

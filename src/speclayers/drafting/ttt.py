@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -265,10 +265,7 @@ def ttt_loss(
     shares: Sequence[float] | None = None,
     execution: Execution = PLAIN,
 ) -> tuple[Tensor, list[StepMetrics]]:
-    """Return the loss Σ_j decay^j · mean_j and what is logged of each step.
-
-    The LM head, more than half of the work, runs once, on the counted slots of all steps. Slots whose
-    best target token cannot be drafted are left out of the loss and count as wrong in the accuracy.
+    """Return the loss of training-time test and what is logged of each step, by `stepwise_loss`.
 
     Args:
         head: The draft head.
@@ -279,8 +276,46 @@ def ttt_loss(
         shares: For each step, this batch's share of the slots whose losses are averaged; 1 when not given.
         execution: How attention, logits and their loss are computed.
     """
+    outputs = ttt_outputs(head, sequences, len(targets.counted), execution)
+    return stepwise_loss(head, outputs, targets, decay, loss, shares, execution)
+
+
+class Scoring(Protocol):
+    """What scores the tokens of a draft vocabulary from its outputs."""
+
+    t2d: Tensor
+
+    def logits(self, output: Tensor) -> Tensor:
+        """Return logits (…, draft_vocabulary) of outputs (…, width)."""
+
+    def target_ids(self, drafted: Tensor) -> Tensor:
+        """Translate draft ids of any shape to the target's."""
+
+
+def stepwise_loss(
+    head: Scoring,
+    outputs: Sequence[Tensor],
+    targets: TTTTargets,
+    decay: float,
+    loss: Loss = "cross_entropy",
+    shares: Sequence[float] | None = None,
+    execution: Execution = PLAIN,
+) -> tuple[Tensor, list[StepMetrics]]:
+    """Return the loss Σ_j decay^j · mean_j and what is logged of each step.
+
+    The LM head, more than half of the work, runs once, on the counted slots of all steps. Slots whose
+    best target token cannot be drafted are left out of the loss and count as wrong in the accuracy.
+
+    Args:
+        head: Scores the outputs.
+        outputs: One (response slots of all sequences, width) for each step.
+        targets: What it should predict.
+        decay: Weight of a step against the one before it.
+        loss: Loss of a slot, see `compare`.
+        shares: For each step, this batch's share of the slots whose losses are averaged; 1 when not given.
+        execution: How logits and their loss are computed.
+    """
     counted = [rows.nonzero()[:, 0] for rows in targets.counted]
-    outputs = ttt_outputs(head, sequences, len(counted), execution)
     drafted = torch.cat([output[rows] for output, rows in zip(outputs, counted, strict=True)])
     compared_rows = torch.cat([rows + step for step, rows in enumerate(counted)])
     compared = _call(execution, _compare, head, drafted, targets, compared_rows, loss)
@@ -304,7 +339,7 @@ class _Compared(NamedTuple):
     overlap: Tensor
 
 
-def _compare(head: Eagle3Head, outputs: Tensor, targets: TTTTargets, rows: Tensor, loss: Loss) -> _Compared:
+def _compare(head: Scoring, outputs: Tensor, targets: TTTTargets, rows: Tensor, loss: Loss) -> _Compared:
     """Compare what follows from the head's outputs (slots, width) with the targets' `rows` (slots,)."""
     logits = head.logits(outputs).to(targets.full.dtype)
     best = targets.best[rows]

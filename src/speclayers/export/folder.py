@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from speclayers.drafting.head import CONFIG_FILE, WEIGHTS_FILE, HeadConfig
-from speclayers.drafting.tensor_files import write_tensors
+from speclayers.drafting.head import HeadConfig
+from speclayers.drafting.tensor_files import CONFIG_FILE, WEIGHTS_FILE, write_tensors
 from speclayers.errors import UserError
 from speclayers.export.card import Measured, card
 from speclayers.export.embedding import EMBEDDING, target_embedding

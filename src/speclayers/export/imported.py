@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from speclayers.config import PretrainedHead
-from speclayers.drafting.head import CONFIG_FILE, Eagle3Head, HeadConfig, head_from_tensors, read_tensors
+from speclayers.drafting.head import Eagle3Head, HeadConfig, head_from_tensors
+from speclayers.drafting.tensor_files import CONFIG_FILE, read_tensors
 from speclayers.drafting.vocabulary import vocabulary_hash
 from speclayers.errors import UserError
 from speclayers.export.embedding import EMBEDDING, target_embedding

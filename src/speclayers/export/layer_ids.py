@@ -52,7 +52,20 @@ class Engine(NamedTuple):
 EXPECTED = 3
 _PAD = "pad the head to three layers with zero columns of fc, which changes no output"
 _WIDTH = "also write num_aux_hidden_states, since the ids alone do not set the width of fc"
-_SAME = "id l is layer l here; id N is the last block's output before the final norm"
+
+_VLLM = Engine(
+    name="vLLM",
+    key="eagle_aux_hidden_state_layer_ids",
+    convention="id l is layer l here; id N is the last block's output before the final norm",
+    offset=0,
+    first_captured=True,
+    last_captured=True,
+    least=1,
+    most=None,
+    fewer=_WIDTH,
+    more=_WIDTH,
+)
+_NESTED = "vLLM needs num_aux_hidden_states inside transformer_layer_config, too"
 
 ENGINES = {
     "eagle": Engine(
@@ -67,30 +80,8 @@ ENGINES = {
         fewer=f"its fc reads three layers: {_PAD}",
         more="its fc reads three layers: it cannot serve more",
     ),
-    "vllm": Engine(
-        name="vLLM",
-        key="eagle_aux_hidden_state_layer_ids",
-        convention=_SAME,
-        offset=0,
-        first_captured=True,
-        last_captured=True,
-        least=1,
-        most=None,
-        fewer=_WIDTH,
-        more=_WIDTH,
-    ),
-    "speculators": Engine(
-        name="speculators",
-        key="eagle_aux_hidden_state_layer_ids",
-        convention=_SAME,
-        offset=0,
-        first_captured=True,
-        last_captured=True,
-        least=1,
-        most=None,
-        fewer="vLLM needs num_aux_hidden_states inside transformer_layer_config, too",
-        more="vLLM needs num_aux_hidden_states inside transformer_layer_config, too",
-    ),
+    "vllm": _VLLM,
+    "speculators": _VLLM._replace(name="speculators", fewer=_NESTED, more=_NESTED),  # vLLM serves its folders
     "sglang": Engine(
         name="SGLang, SpecForge",
         key="eagle_config.eagle_aux_hidden_state_layer_ids",

@@ -93,6 +93,9 @@ RIVAL_PASSES = 4
 """Time that a drafter without a head takes over plain decoding's, at most: layer skipping drafts and searches with the
 target itself; a guess, not measured."""
 
+SEARCH_PASSES = 2
+"""Time that a trial of a search for layers to skip takes over plain decoding's, mean; a guess, not measured."""
+
 # ---------------------------------------------------------------- what models are like
 
 KEYS_OF_WIDTH = 1 / 3

@@ -10,70 +10,25 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from speclayers.config import DraftConfig, Study, TrainedSource
+from speclayers.config import DraftConfig, SkipSearch, Study, TrainedSource
 from speclayers.drafting.halving import plan_rungs
+from speclayers.fingerprint import rival_jobs
 from speclayers.layout import Layout
-from speclayers.names import LAYERS_PATTERN, HeadName, ShapeName, layers_of
+from speclayers.names import LAYERS_PATTERN, HeadName, RivalName, ShapeName, layers_of
 from speclayers.planning import constants as known
-from speclayers.planning.constants import GPU, HOST, PROCESSOR, Machine
+from speclayers.planning.constants import GPU, HOST, PROCESSOR
+from speclayers.planning.cost import MB, Cost, TargetCost
 from speclayers.planning.fanout import most_sets, shapes
 from speclayers.planning.sizes import ASSUMED, STORED_BYTES, Size, size_of
-
-MB = 1e6
-
-
-class Cost(NamedTuple):
-    """What one job takes.
-
-    Args:
-        seconds: Wall-clock time, on one core where no GPU is asked for.
-        memory_mb: Largest memory in MB; on a GPU what host and device each need at most.
-        disk_mb: What stays on disk, in MB.
-        gpus: GPUs it asks for.
-        work_mb: What lies on disk only while it runs, in MB.
-    """
-
-    seconds: float
-    memory_mb: float
-    disk_mb: float = 0.0
-    gpus: int = 0
-    work_mb: float = 0.0
+from speclayers.reading import checked_options
+from speclayers.specs import train_medusa
 
 
 def _layers_read(head: str) -> int:
     """Return how many layers a head reads, from its name; three where that does not say so."""
     named = re.search(LAYERS_PATTERN, head)
     return len(layers_of(named.group())) if named else 3
-
-
-@dataclass(frozen=True)
-class _Target:
-    """A model as a job runs it."""
-
-    size: Size
-    bytes_each: int
-    machine: Machine
-
-    @property
-    def weights_mb(self) -> float:
-        return self.size.parameters * self.bytes_each / MB
-
-    @property
-    def start(self) -> float:
-        return self.machine.start_seconds + self.size.parameters * self.bytes_each / HOST.disk_bytes
-
-    def passes(self, count: float, tokens: float, head: bool = True) -> float:
-        """Return the seconds of `count` forward passes over `tokens` tokens together."""
-        weights = self.size.parameters - (0 if head else self.size.vocabulary * self.size.width)
-        work = 2 * weights * tokens / self.machine.forward_flops
-        reading = count * self.size.parameters * self.bytes_each / self.machine.weight_bytes
-        return count * self.size.layers * self.machine.layer_seconds + max(work, reading)
-
-    def keys_mb(self, tokens: float) -> float:
-        """Return the memory of cached keys and values."""
-        return 2 * tokens * self.size.layers * self.size.width * known.KEYS_OF_WIDTH * self.bytes_each / MB
 
 
 @dataclass(frozen=True)
@@ -116,10 +71,10 @@ class Costs:
 
     # ------------------------------------------------------------ models
 
-    def _target(self, model: str) -> _Target:
+    def _target(self, model: str) -> TargetCost:
         config = self.study.models[model]
         machine = PROCESSOR if config.device == "cpu" else GPU
-        return _Target(self.size(model), STORED_BYTES[config.dtype], machine)
+        return TargetCost(self.size(model), STORED_BYTES[config.dtype], machine)
 
     def gpus(self, model: str) -> int:
         """Return the GPUs of one process that runs a model: none, one, or as many as hold it where it is spread."""
@@ -269,33 +224,54 @@ class Costs:
         memory = target.machine.start_mb + target.weights_mb + 200
         return Cost(target.start + seconds + disk * MB / HOST.disk_bytes, memory, disk, self.gpus(model))
 
-    def _learning(self, model: str, layers: int, tokens: float, steps: float, draft: DraftConfig) -> float:
-        """Return the seconds in which a head learns from response tokens, over some optimiser steps."""
+    def _learning(self, model: str, weights: float, tokens: float, steps: float, draft: DraftConfig) -> float:
+        """Return the seconds in which weights learn from response tokens, over some optimiser steps."""
         machine = self._target(model).machine
-        work = 6 * self._head_weights(model, layers) * tokens * draft.ttt_steps / machine.training_flops
+        work = 6 * weights * tokens * draft.ttt_steps / machine.training_flops
         if draft.features == "online":
             prompt = self._prompt("training") / self.study.corpus.training.max_new_tokens
             work += self._target(model).passes(steps, tokens * (1 + prompt), head=False)
         return (work + steps * draft.ttt_steps * machine.step_seconds) / draft.processes
 
-    def _train_draft(self, wildcards: Mapping[str, str]) -> Cost:
-        model, head, draft = wildcards["model"], HeadName.parse(wildcards["head"]), self.study.draft
-        target, k, answer = self._target(model), len(head.layers), self.study.corpus.training.max_new_tokens
+    def _training(
+        self, model: str, draft: DraftConfig, weights: float, used: float, layers: int, share: float = 1
+    ) -> Cost:
+        """Return what a training of some weights on some layers takes; a token goes through `used` ones at a step."""
+        target, answer = self._target(model), self.study.corpus.training.max_new_tokens
         steps = draft.steps if draft.tokens is None else draft.tokens / answer / draft.sequences_per_step
-        share = head.percent / 100 if head.start else 1
         tokens = steps * draft.sequences_per_step * answer
-        weights = self._head_weights(model, k) * 4 / MB
+        stored = weights * 4 / MB
         at_once = draft.sequences_per_pass or math.ceil(draft.sequences_per_step / draft.processes)
         logits = 3 * draft.ttt_steps * at_once * answer * draft.vocabulary * 4 / MB
-        mapped = 0 if draft.features == "online" else min((k + 1) * self._feature_mb(model), HOST.mapped_mb)
-        memory = target.machine.start_mb + target.weights_mb + 4 * weights + logits + mapped
+        mapped = 0 if draft.features == "online" else min(layers * self._feature_mb(model), HOST.mapped_mb)
+        memory = target.machine.start_mb + target.weights_mb + 4 * stored + logits + mapped
         return Cost(
-            target.start + share * self._learning(model, k, tokens, steps, draft),
+            target.start + share * self._learning(model, used, tokens, steps, draft),
             memory * draft.processes,
-            weights,
+            stored,
             draft.processes * self.gpus(model),
-            6 * weights,
+            6 * stored,
         )
+
+    def _train_draft(self, wildcards: Mapping[str, str]) -> Cost:
+        head = HeadName.parse(wildcards["head"])
+        share = head.percent / 100 if head.start else 1
+        return self._train_head(wildcards["model"], len(head.layers), share, self.study.draft)
+
+    def _continue_draft(self, wildcards: Mapping[str, str]) -> Cost:
+        online = self.study.draft.model_copy(update={"features": "online"})
+        return self._train_head(wildcards["model"], _layers_read(""), int(wildcards["percent"]) / 100, online)
+
+    def _train_head(self, model: str, k: int, share: float, draft: DraftConfig) -> Cost:
+        """Train a head of k layers for a share of a whole training."""
+        weights = self._head_weights(model, k)
+        return self._training(model, draft, weights, weights, k + 1, share)
+
+    def _train_medusa(self, wildcards: Mapping[str, str]) -> Cost:
+        model, size = wildcards["model"], self.size(wildcards["model"])
+        draft = train_medusa(self.study, model, RivalName.parse(wildcards["rival"]).label).draft
+        used = size.width * (size.width + min(draft.vocabulary, size.vocabulary))
+        return self._training(model, draft, draft.ttt_steps * size.width**2, used, 1)
 
     def _screen_layers(self, wildcards: Mapping[str, str]) -> Cost:
         model, screen, draft = wildcards["model"], self.study.screen, self.study.draft
@@ -313,7 +289,7 @@ class Costs:
         seen = min(1, (budget / answer + screen.judged_prompts) / self.study.corpus.training.count)
         features = seen * states * self._feature_mb(model)
         seconds = target.passes(seen, seen * self._tokens("training"), head=False) + features * MB / HOST.disk_bytes
-        seconds += self._learning(model, 2, learnt, steps, alone)
+        seconds += self._learning(model, self._head_weights(model, 2), learnt, steps, alone)
         weights = self._head_weights(model, 2) * 4 / MB
         memory = target.machine.start_mb + target.weights_mb + 8 * weights + min(features / 2, HOST.mapped_mb)
         return Cost(target.start + seconds, memory, 0.1, self.gpus(model), features + 3 * candidates * weights)
@@ -379,8 +355,25 @@ class Costs:
 
     def _measure_rival(self, wildcards: Mapping[str, str]) -> Cost:
         acceptance, model = self.study.acceptance, wildcards["model"]
-        plain = self._plain(model, self._asked(), acceptance.max_new_tokens)
+        jobs = rival_jobs(RivalName.parse(wildcards["rival"]).kind, acceptance.shards)
+        plain = self._plain(model, self._asked() / jobs, acceptance.max_new_tokens)
         return self._decoding(model, known.RIVAL_PASSES * plain)
+
+    def skip_search(self, rival: str) -> SkipSearch:
+        """Return how layers to skip are searched for a drafter's run.
+
+        Raises:
+            UserError: Its options do not fit.
+        """
+        label = RivalName.parse(rival).label
+        config = self.study.rival(label)
+        options = {key: value for key, value in config.options.items() if key in SkipSearch.model_fields}
+        return checked_options(f"rivals.{label}", SkipSearch, options)
+
+    def _search_skips(self, wildcards: Mapping[str, str]) -> Cost:
+        settings, model = self.skip_search(wildcards["rival"]), wildcards["model"]
+        plain = self._plain(model, settings.trials * settings.prompts, settings.new_tokens)
+        return self._decoding(model, known.SEARCH_PASSES * plain)
 
     def _time_rival(self, wildcards: Mapping[str, str]) -> Cost:
         speed, model = self.study.speed, wildcards["model"]

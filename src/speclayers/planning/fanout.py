@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import product
 from typing import NamedTuple
 
-from speclayers.config import AcceptanceConfig, ReplicaSettings, SpeedConfig, Study
-from speclayers.names import PRETRAINED, HeadName, Layers, RivalName, ShapeName, temperature_name
+from speclayers.config import MOST_STEPS, AcceptanceConfig, ReplicaSettings, RivalConfig, SpeedConfig, Study
+from speclayers.errors import UserError
+from speclayers.fingerprint import rival_needs
+from speclayers.names import HeadName, Layers, PretrainedName, RivalName, ShapeName, temperature_name
 
 LAYERS_A_PASS = 40
 """Layers that one run of the target stores at most: their names are one file name."""
@@ -23,7 +24,7 @@ class LayerSet(NamedTuple):
 class Run(NamedTuple):
     """A run of a drafter at a setting, as it is named in paths."""
 
-    head: HeadName | RivalName | str
+    head: HeadName | PretrainedName | RivalName
     temperature: str
     nodes: ShapeName
 
@@ -55,7 +56,18 @@ def moved_heads(study: Study, sets: Sequence[LayerSet]) -> list[HeadName]:
     ]
 
 
-def acceptance_runs(study: Study, heads: Iterable[HeadName]) -> list[Run]:
+def pretrained_heads(study: Study, model: str) -> list[PretrainedName]:
+    """Return the heads from elsewhere that draft for a model, as they came and trained on, the latter one a seed."""
+    return [
+        PretrainedName(entry, percent, seed)
+        for entry, head in study.pretrained.items()
+        if head.model == model
+        for percent in head.percents
+        for seed in (study.draft.seeds if percent else (None,))
+    ]
+
+
+def acceptance_runs(study: Study, heads: Iterable[HeadName | PretrainedName]) -> list[Run]:
     """Return all runs that are counted: a replica only where replicas are wanted."""
     settings = study.acceptance
     replicas = settings.replicas or settings
@@ -64,37 +76,53 @@ def acceptance_runs(study: Study, heads: Iterable[HeadName]) -> list[Run]:
         for head in heads
         for temperature in settings.temperatures
         for nodes in shapes(settings)
-        if head.seed == study.draft.seeds[0] or (temperature in replicas.temperatures and nodes in shapes(replicas))
+        if head.seed in (None, study.draft.seeds[0])
+        or (temperature in replicas.temperatures and nodes in shapes(replicas))
     ]
 
 
-def speed_runs(study: Study, heads: Iterable[HeadName]) -> list[Run]:
+def speed_runs(study: Study, heads: Iterable[HeadName | PretrainedName]) -> list[Run]:
     """Return all runs that are timed."""
     return [
         Run(head, temperature_name(temperature), nodes)
         for head in heads
-        if head.seed in study.speed.seeds and not head.start  # moving a head changes no shape, so no time either
+        if head.seed is None or head.seed in study.speed.seeds
+        if not (isinstance(head, HeadName) and head.start)  # moving a head changes no shape, so no time either
         for temperature in study.speed.temperatures
         for nodes in shapes(study.speed)
     ]
 
 
-def pretrained_heads(study: Study, model: str) -> list[str]:
-    """Return the names of the heads trained elsewhere that draft for a model."""
-    return [f"{PRETRAINED}{name}" for name, head in study.pretrained.items() if head.model == model]
-
-
-def pretrained_runs(study: Study, model: str, settings: AcceptanceConfig | SpeedConfig) -> list[Run]:
-    """Return all runs of these heads at some settings: those that are counted, or those that are timed."""
-    heads, temperatures = pretrained_heads(study, model), map(temperature_name, settings.temperatures)
-    return [Run(*run) for run in product(heads, temperatures, shapes(settings))]
-
-
 def rival_runs(study: Study, model: str) -> list[Run]:
     """Return all runs of a model's drafters without heads that are counted; each has trees of its own size."""
     temperatures = [temperature_name(temperature) for temperature in study.acceptance.temperatures]
-    chosen = [rival for rival in study.rivals if rival.models is None or model in rival.models]
+    chosen = _rivals_of(study, model)
     return [Run(run, t, ShapeName(rival.nodes)) for rival in chosen for run in rival.runs() for t in temperatures]
+
+
+def _rivals_of(study: Study, model: str) -> list[RivalConfig]:
+    return [rival for rival in study.rivals if rival.models is None or model in rival.models]
+
+
+def trained_rivals(study: Study, model: str) -> list[RivalName]:
+    """Return the names of those of a model's rivals that have weights to train.
+
+    Raises:
+        UserError: There is no such drafter, or its settings are none of a training.
+    """
+    names = list[RivalName]()
+    for rival in _rivals_of(study, model):
+        label = rival.runs()[0].label
+        if "weights" in rival_needs(rival.name):
+            if rival.draft_length > MOST_STEPS:
+                raise UserError(
+                    f"rivals.{label}.draft_length: {rival.draft_length} heads are more than the {MOST_STEPS} steps "
+                    "that can be trained"
+                )
+            names += rival.runs()
+        elif rival.training is not None:
+            raise UserError(f"rivals.{label}.training: this drafter has nothing to train; leave it out")
+    return names
 
 
 def timed_rival_runs(study: Study, model: str) -> list[Run]:
@@ -102,6 +130,12 @@ def timed_rival_runs(study: Study, model: str) -> list[Run]:
     first = {rival.runs()[0] for rival in study.rivals}
     temperatures = {temperature_name(temperature) for temperature in study.speed.temperatures}
     return [run for run in rival_runs(study, model) if run.head in first and run.temperature in temperatures]
+
+
+def searched_rivals(study: Study, model: str) -> list[RivalName]:
+    """Return the runs of a model's drafters without heads for which layers to skip are searched first."""
+    runs = dict.fromkeys(run.head for run in rival_runs(study, model))
+    return [run for run in runs if isinstance(run, RivalName) and "skipped" in rival_needs(run.kind)]
 
 
 def most_sets(study: Study, model: str) -> list[LayerSet]:

@@ -16,6 +16,7 @@ from speclayers.fingerprint import (
     code_parts,
     fingerprint,
     rival_files,
+    rival_needs,
     selector_files,
     stage_code,
     stage_files,
@@ -34,6 +35,7 @@ SLICES = {
     "select_layers": specs.selection,
     "extract_features": specs.features,
     "train_draft": specs.train,
+    "continue_draft": specs.continued,
     "screen_layers": specs.screen,
     "choose_questions": lambda study, model: specs.questions(study),
     "decode_baseline": specs.baseline,
@@ -42,8 +44,12 @@ SLICES = {
 }
 """A stage's slice of the config."""
 
-PARTS = {"build_corpus": specs.corpus, "measure_rival": specs.rival, "time_rival": specs.timed_rival}
+RIVAL_PARTS = {"search_skips": specs.search_skips, "measure_rival": specs.rival, "time_rival": specs.timed_rival}
+PARTS = {"build_corpus": specs.corpus, "train_medusa": specs.train_medusa, **RIVAL_PARTS}
 """The same of stages that have one for each split, or for each rival: it stands behind a dot."""
+
+MAKERS = {"skipped": "search_skips", "weights": "train_medusa"}
+"""Stages that make what a rival needs."""
 
 SCRIPTS = {"build_teacher": "build_corpus"}
 """Scripts that are not named like their rule."""
@@ -100,13 +106,16 @@ class Identities:
 
     def upstream(self, stage: str, model: str) -> list[tuple[str, str]]:
         """Return the stages, with their models, whose results a stage's is computed from."""
-        name = stage.partition(".")[0]
+        name, _, part = stage.partition(".")
         before = [(self._making(model) if other == "target" else other, model) for other in STAGES[name].upstream]
         source = self.study.models[model].source if model in self.study.models else None
         if name == "build_teacher" and isinstance(source, TrainedSource):
             before.append((self._making(source.teacher), source.teacher))
         if name == "measure_geometry" and self.study.geometry.shards > 1:
             before.append(("accumulate_gram", model))
+        if name in ("measure_rival", "time_rival"):
+            needs = rival_needs(RivalName.parse(part).kind)
+            before += [(f"{maker}.{part}", model) for need, maker in MAKERS.items() if need in needs]
         return before
 
     def _making(self, model: str) -> str:
@@ -117,7 +126,7 @@ class Identities:
 
     def _plugins(self, stage: str) -> list[Path]:
         name, _, part = stage.partition(".")
-        if name in ("measure_rival", "time_rival"):
+        if name in RIVAL_PARTS:
             return rival_files(RivalName.parse(part).kind)
         if name != "select_layers":
             return []
@@ -148,6 +157,8 @@ class Identities:
     def _has(self, stage: str, model: str) -> bool:
         if stage == "screen_layers":
             return self.study.screen is not None
+        if stage == "continue_draft":
+            return any(head.model == model for head in self.study.pretrained.values())
         if stage in ("fetch_model", "make_tiny_model", "build_teacher"):
             return (stage == "fetch_model") == (self._making(model) == "fetch_model")
         return True

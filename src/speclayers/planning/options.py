@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from speclayers.config import Study
+from speclayers.planning.fanout import trained_rivals
 
 
 def refuse_unfit_options(study: Study) -> None:
@@ -16,6 +17,8 @@ def refuse_unfit_options(study: Study) -> None:
 
     configs = study.selection.selectors
     requests(configs, max(k for selector in configs for k in selector.k))
+    for model in study.study.models:
+        trained_rivals(study, model)
     if study.rivals:
         from speclayers.drafting.rival import checked_rival
 

@@ -10,11 +10,13 @@ from typing import NamedTuple
 
 from speclayers.config import Study, TrainedSource
 from speclayers.files import read_json
+from speclayers.fingerprint import rival_jobs
 from speclayers.layout import SPLITS, Layout
-from speclayers.names import layers_name, temperature_name
+from speclayers.names import TOP_LAYER, HeadName, PretrainedName, RivalName, layers_name, temperature_name
 from speclayers.planning import constants as known
 from speclayers.planning.constants import GPU, HOST, PROCESSOR
-from speclayers.planning.costs import Cost, Costs
+from speclayers.planning.cost import Cost
+from speclayers.planning.costs import Costs
 from speclayers.planning.fanout import (
     LAYERS_A_PASS,
     LayerSet,
@@ -23,11 +25,12 @@ from speclayers.planning.fanout import (
     most_sets,
     moved_heads,
     pretrained_heads,
-    pretrained_runs,
     rival_runs,
+    searched_rivals,
     speed_runs,
     timed_rival_runs,
     trained_heads,
+    trained_rivals,
 )
 
 
@@ -163,17 +166,25 @@ def _jobs(costs: Costs, model: str) -> Iterator[Job]:
         sets = [*sets, LayerSet(won, ("screen",))]
         yield from [job("extract_features", layers=layers_name(won))] if study.draft.features == "cached" else []
     heads = trained_heads(study, sets) + moved_heads(study, sets)
+    trained = trained_rivals(study, model)
+    yield from [job("extract_features", layers=TOP_LAYER)] if study.draft.features == "cached" and trained else []
     yield from (job("train_draft", head=head) for head in heads)
-    yield from (job("import_draft", name=head) for head in pretrained_heads(study, model))
+    yield from (job("train_medusa", rival=rival) for rival in trained)
+    foreign = pretrained_heads(study, model)
+    yield from (job("import_draft", name=entry) for entry in dict.fromkeys(head.entry for head in foreign))
+    yield from (job("continue_draft", percent=head.percent) for head in foreign if head.percent)
+    measured: list[HeadName | PretrainedName] = [*heads, *foreign]
     ranges = range(study.acceptance.shards)
     yield from (
         job("decode_baseline", temperature=temperature_name(t)) for t in study.acceptance.temperatures for _ in ranges
     )
-    counted = acceptance_runs(study, heads) + pretrained_runs(study, model, study.acceptance)
-    timed = speed_runs(study, heads) + pretrained_runs(study, model, study.speed)
-    yield from (job("measure_acceptance", **_setting(run)) for run in counted for _ in ranges)
-    yield from (job("measure_speed", **_setting(run)) for run in timed)
-    yield from (job("measure_rival", temperature=run.temperature) for run in rival_runs(study, model))
+    yield from (job("measure_acceptance", **_setting(run)) for run in acceptance_runs(study, measured) for _ in ranges)
+    yield from (job("measure_speed", **_setting(run)) for run in speed_runs(study, measured))
+    yield from (job("search_skips", rival=run) for run in searched_rivals(study, model))
+    for run in rival_runs(study, model):
+        kind = RivalName.parse(str(run.head)).kind
+        jobs = rival_jobs(kind, study.acceptance.shards)
+        yield from (job("measure_rival", rival=run.head, temperature=run.temperature) for _ in range(jobs))
     yield from (job("time_rival", temperature=run.temperature) for run in timed_rival_runs(study, model))
     yield job("summarise_model")
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from speclayers.config import Section, SelectorConfig, nearest
+from speclayers.config import Section, SelectorConfig
 from speclayers.errors import UserError
 from speclayers.names import Layers
+from speclayers.plugins import SELECTORS
 from speclayers.reading import checked_options
-from speclayers.selection import selectors
 from speclayers.selection.layer_geometry import LayerGeometry
 
 
@@ -87,7 +85,7 @@ class Selector(Generic[Options]):
 
 def known_selectors() -> list[str]:
     """Return the names of all selectors: the files in `selectors/`."""
-    return sorted(module.name for module in pkgutil.iter_modules(selectors.__path__))
+    return SELECTORS.known()
 
 
 def find_selector(name: str) -> Selector[Any]:
@@ -96,21 +94,7 @@ def find_selector(name: str) -> Selector[Any]:
     Raises:
         UserError: There is none of this name, or its file cannot be read.
     """
-    known = known_selectors()
-    if name not in known:
-        hint = nearest(name, known) or f"; known are {', '.join(known)}"
-        raise UserError(f"selection.selectors: there is no selector '{name}'{hint}")
-    where = f"selection/selectors/{name}.py"
-    try:
-        module = importlib.import_module(f"{selectors.__name__}.{name}")
-    except SyntaxError as error:
-        raise UserError(f"{error.filename}:{error.lineno}: {error.msg}; mend the selector's file") from None
-    except ImportError as error:
-        raise UserError(f"{where}: {error}; mend the selector's file") from None
-    found = getattr(module, "SELECTOR", None)
-    if not isinstance(found, Selector):
-        raise UserError(f"{where}: found no SELECTOR, expected SELECTOR = Selector(choose, Options) at its end")
-    return found
+    return SELECTORS.load(name, Selector)
 
 
 @dataclass(frozen=True)

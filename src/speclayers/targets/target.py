@@ -101,7 +101,11 @@ class Target:
         Returns:
             Logits (…, vocabulary).
         """
-        logits: torch.Tensor = self.anatomy.lm_head(self.anatomy.final_norm(last_state))
+        return self.logits_of_normed(self.anatomy.final_norm(last_state))
+
+    def logits_of_normed(self, normed: torch.Tensor) -> torch.Tensor:
+        """Return the next-token logits (…, vocabulary) of states (…, width) behind the final norm."""
+        logits: torch.Tensor = self.anatomy.lm_head(normed)
         config = self.text_config
         if (divisor := getattr(config, "logits_scaling", None)) is not None:  # Granite
             logits = logits / divisor

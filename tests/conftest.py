@@ -1,0 +1,15 @@
+"""How tests are shared out over processes."""
+
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep together what shares a finished study, an environment or a cluster; unit tests go anywhere."""
+    for item in items:
+        folder = item.path.relative_to(TESTS).parts[0]
+        if folder != "unit":
+            item.add_marker(pytest.mark.xdist_group(folder))
