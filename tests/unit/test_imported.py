@@ -134,13 +134,28 @@ def test_the_targets_own_embedding_is_no_obstacle(target, folder):
     assert imported(folder, target).config.layers == (1, 3, 5)
 
 
-def test_pickled_weights_and_absent_folders_are_refused(target, folder):
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(UserError, match=r"holds pytorch_model.bin, which is pickle .*; expected .safetensors"):
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt"])
+def test_pickled_weights_and_absent_folders_are_refused(target, folder, name):
+    (folder / "model.safetensors").rename(folder / name)
+    with pytest.raises(UserError, match=rf"pretrained\.x: .* holds {name}, which is pickle .*; expected .safetensors"):
+        imported(folder, target)
+    (folder / name).unlink()
+    with pytest.raises(UserError, match=r"pretrained\.x: .* holds no weights; expected .safetensors"):
         imported(folder, target)
     source = PretrainedHead(model="m", path=str(folder / "nowhere"))
     with pytest.raises(UserError, match=r"pretrained\.x\.path: .*nowhere is no folder"):
         head_folder(source, "pretrained.x")
+
+
+def test_files_that_are_missing_or_cut_short_are_named(target, folder):
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match=r"model\.safetensors: is no readable safetensors file"):
+        imported(folder, target)
+    (folder / "model.safetensors").write_bytes(whole)
+    (folder / "config.json").unlink()
+    with pytest.raises(UserError, match=r"config\.json: file is missing"):
+        imported(folder, target)
 
 
 def test_the_hub_out_of_reach_is_told_by_the_key(monkeypatch):

@@ -24,6 +24,8 @@ from speclayers.targets.manifest import Manifest
 UNUSED = (EMBEDDING, "verifier_norm.weight", "verifier_lm_head.weight")
 """Tensors of the target that some software stores with a head."""
 
+PICKLED = (".bin", ".pt", ".pth", ".pkl")
+
 logger = logging.getLogger(__name__)
 
 
@@ -85,8 +87,8 @@ def import_head(folder: Path, layers: Sequence[int] | None, key: str, target: Pa
 def _weights(folder: Path, key: str) -> dict[str, Tensor]:
     files = sorted(folder.glob("*.safetensors"))
     if not files:
-        pickled = sorted(path.name for path in folder.glob("*.bin"))
-        found = f"{pickled[0]}, which is pickle and may run code" if pickled else "no weights but pickled ones at most"
+        pickled = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLED)
+        found = f"{pickled[0]}, which is pickle and may run code" if pickled else "no weights"
         raise UserError(f"{key}: {folder} holds {found}; expected .safetensors")
     return {name: tensor for file in files for name, tensor in read_tensors(file).items()}
 
