@@ -37,7 +37,7 @@ from speclayers.planning.fanout import (
 from speclayers.planning.options import refuse_unfit_options
 from speclayers.reading import parse_study, refuse_missing_files, refuse_repeated_keys, refuse_unwritable
 from speclayers.errors import UserError
-from speclayers.fingerprint import rival_files, rival_needs, selector_files
+from speclayers.fingerprint import rival_files, rival_jobs, rival_needs, selector_files
 from speclayers.layout import GEOMETRY_TABLES, SPLITS, SUMMARY_TABLES, Layout
 from speclayers.machine import ran_on
 from speclayers.files import read_json

@@ -196,6 +196,29 @@ def threads_of_search(wildcards):
     return whole_machine(wildcards) if costs.skip_search(wildcards.rival).objective == "time" else 1
 
 
+def jobs_of(rival):
+    """How many jobs share a drafter's run: one where it learns from question to question."""
+    return rival_jobs(RivalName.parse(rival).kind, study.acceptance.shards)
+
+
+def rival_shards(wildcards):
+    """What these jobs leave, in their order."""
+    return {
+        table: [
+            layout.acceptance_shard(
+                *(wildcards[key] for key in ("model", "rival", "temperature", "nodes")), table, shard
+            )
+            for shard in range(jobs_of(wildcards.rival))
+        ]
+        for table in ("cycles", "turns")
+    }
+
+
+def rival_shard_option(wildcards):
+    """The range of questions that is a job's own."""
+    return f"--shard {wildcards.shard} --shards {jobs_of(wildcards.rival)}" if SHARDED else ""
+
+
 def rival_identity(stage):
     """A params function: the fingerprint of a drafter's run, with the code of the drafter itself."""
 

@@ -71,12 +71,18 @@ rule measure_rival:
         baseline=layout.baseline("{model}", "0"),
         target=layout.manifest("{model}"),
     output:
-        cycles=layout.acceptance("{model}", "{rival}", "{temperature}", "{nodes}", "cycles"),
-        turns=layout.acceptance("{model}", "{rival}", "{temperature}", "{nodes}", "turns"),
+        **{
+            table: (
+                layout.acceptance_shard("{model}", "{rival}", "{temperature}", "{nodes}", table, "{shard}")
+                if SHARDED
+                else layout.acceptance("{model}", "{rival}", "{temperature}", "{nodes}", table)
+            )
+            for table in ("cycles", "turns")
+        },
     log:
-        layout.log("measure_rival", "{model}", "{rival}", "T{temperature}-n{nodes}"),
+        layout.log("measure_rival", "{model}", "{rival}", "T{temperature}-n{nodes}", *SHARD),
     benchmark:
-        layout.benchmark("measure_rival", "{model}", "{rival}", "T{temperature}-n{nodes}")
+        layout.benchmark("measure_rival", "{model}", "{rival}", "T{temperature}-n{nodes}", *SHARD)
     conda:
         "../envs/model.yaml"
     resources:
@@ -88,12 +94,34 @@ rule measure_rival:
         identity=rival_identity("measure_rival"),
         target=folder_of("target"),
         needs=needs_options,
-        work=lambda wildcards: layout.work(wildcards.model, f"{wildcards.rival}-T{wildcards.temperature}"),
+        shard=rival_shard_option,
+        work=shard_work("{rival}-T{temperature}"),
     shell:
         "python scripts/measure_rival.py --spec {params.spec:q} --model {wildcards.model}"
         " --fingerprint {params.identity} --threads {threads} --target {params.target} --rival {wildcards.rival}"
         " {params.needs} --baseline {input.baseline} --temperature {wildcards.temperature}"
-        " --work {params.work} --cycles {output.cycles} --turns {output.turns} > {log} 2>&1"
+        " {params.shard} --work {params.work} --cycles {output.cycles} --turns {output.turns} > {log} 2>&1"
+
+
+if SHARDED:
+
+    rule merge_rival:
+        input:
+            unpack(rival_shards),
+        output:
+            cycles=layout.acceptance("{model}", "{rival}", "{temperature}", "{nodes}", "cycles"),
+            turns=layout.acceptance("{model}", "{rival}", "{temperature}", "{nodes}", "turns"),
+        log:
+            layout.log("merge_rival", "{model}", "{rival}", "T{temperature}-n{nodes}"),
+        localrule: True
+        conda:
+            "../envs/report.yaml"
+        params:
+            code=identities.code("merge_shards"),
+            identity=rival_identity("measure_rival"),
+        shell:
+            "python scripts/merge_shards.py --model {wildcards.model} --fingerprint {params.identity}"
+            " --cycles {output.cycles} {input.cycles} --turns {output.turns} {input.turns} > {log} 2>&1"
 
 
 rule time_rival:

@@ -13,7 +13,7 @@ from speclayers.drafting.head import save_head
 from speclayers.drafting.processes import joined_processes, shared_work
 from speclayers.drafting.tensor_files import folder_of
 from speclayers.names import PretrainedName
-from speclayers.specs import ContinueSpec, read_spec
+from speclayers.specs import TrainSpec, read_spec
 from speclayers.tables import CORPUS, TRAINING, read_table, write_table
 from speclayers.targets.target import load_target
 
@@ -31,7 +31,7 @@ def main() -> None:
     arguments.add_argument("--work", type=Path, required=True, help="folder of this head's checkpoints")
     args = arguments.parse_args()
     folder = folder_of(args.output, args.config)
-    name, spec = PretrainedName.parse(args.head), read_spec(ContinueSpec, args.spec)
+    name, spec = PretrainedName.parse(args.head), read_spec(TrainSpec, args.spec)
     with joined_processes(spec.runtime.device) as processes:
         torch.set_num_threads(max(args.threads // processes.count, 1))
         target = load_target(args.target, args.model, spec.runtime)

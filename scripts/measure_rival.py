@@ -9,6 +9,7 @@ import torch
 from speclayers import command
 from speclayers.decoding.acceptance import measure_acceptance
 from speclayers.decoding.memory import shards_of
+from speclayers.decoding.ranges import QuestionRange
 from speclayers.decoding.shards import job_key, to_frame
 from speclayers.decoding.turns import read_turns
 from speclayers.drafting.rival import add_rival, load_rival, read_files
@@ -25,16 +26,17 @@ def main() -> None:
     arguments.add_argument("--cycles", type=Path, required=True, help="table of verifications to write (Parquet)")
     arguments.add_argument("--turns", type=Path, required=True, help="table of answers to write (Parquet)")
     arguments.add_argument("--work", type=Path, required=True, help="folder of shards, so that a killed run continues")
+    command.add_shard(arguments)
     args = arguments.parse_args()
-    spec = read_spec(RivalSpec, args.spec)
+    spec, own = read_spec(RivalSpec, args.spec), QuestionRange(args.shard, args.shards)
     torch.set_num_threads(args.threads)
-    questions = read_turns(read_table(args.baseline, BASELINE))
+    questions = own.of(read_turns(read_table(args.baseline, BASELINE)))
     target, drafter = load_rival(args, spec.rival, spec.decode.runtime)
     inputs = [args.baseline, *read_files(args)]
     shards = shards_of(drafter, args.work, job_key(args.fingerprint, [args.temperature, args.rival], inputs))
     rows = measure_acceptance(target, drafter, questions, spec.decode, args.temperature, shards)
-    write_table(args.cycles, CYCLES, to_frame(rows["cycles"], CYCLES), command.origin(args))
-    write_table(args.turns, TURNS, to_frame(rows["turns"], TURNS), command.origin(args))
+    for path, name, table in ((args.cycles, "cycles", CYCLES), (args.turns, "turns", TURNS)):
+        write_table(path, table, to_frame(rows[name], table), own.origin(command.origin(args)))
     shards.remove()
 
 

@@ -32,7 +32,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     spec, name = read_spec(SkipSearchSpec, args.spec), RivalName.parse(args.rival)
     target = load_target(args.target, args.model, spec.runtime)
-    given = Given(target, name, spec.rival.draft_length, {})
+    given = Given(target, name, spec.rival.draft_length, spec.rival.nodes, {})
     options = checked_options(given.key, Options, spec.rival.options)
     searched = Searched(
         given.key, lambda skipped: options.drafter(given, skipped), options.free(given), given.seed, options

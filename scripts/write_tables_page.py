@@ -78,6 +78,16 @@ OF_SET = {
     "score": "E(S) of the set in nats; null when no selector chose it.",
 }
 
+SUMMARY_OWN = {
+    "drafted_per_cycle": "Draft tokens verified in a cycle, mean; cycles cut by the budget left out.",
+    "accepted_per_cycle": "Draft tokens accepted in a cycle, mean; cycles cut by the budget left out.",
+    "draft_forwards_per_token": "Forward passes of the drafter for each token emitted, over all cycles.",
+    "layer_forwards_per_token": "Decoder-layer passes of the drafter for each token emitted, over all cycles.",
+    "search_layer_forwards_per_token": "The same of looking for layers to skip.",
+    "search_rows_per_token": "States run over in them, for each token emitted.",
+    "search_score": "What searches reached, mean; null where there were none.",
+}
+
 VIEWS = {
     "selected": View(
         "Every selection, with its layer set's name.",
@@ -89,16 +99,7 @@ VIEWS = {
     "acceptance_summary": View(
         "tau of every layer set at every setting, with what drafting cost.",
         (schemas.TAU_ESTIMATES, schemas.RUNS),
-        OF_SET
-        | {
-            "drafted_per_cycle": "Draft tokens verified in a cycle, mean; cycles cut by the budget left out.",
-            "accepted_per_cycle": "Draft tokens accepted in a cycle, mean; cycles cut by the budget left out.",
-            "draft_forwards_per_token": "Forward passes of the drafter for each token emitted, over all cycles.",
-            "layer_forwards_per_token": "Decoder-layer passes of the drafter for each token emitted, over all cycles.",
-            "search_layer_forwards_per_token": "The same of looking for layers to skip.",
-            "search_rows_per_token": "States run over in them, for each token emitted.",
-            "search_score": "What searches reached, mean; null where there were none.",
-        },
+        OF_SET | SUMMARY_OWN,
     ),
     "comparisons": View(
         "Every difference to the reference, with its verdict.", (schemas.DIFFERENCES, schemas.RUNS), OF_SET
@@ -117,6 +118,34 @@ VIEWS = {
             "turning_score": "Turning score.",
             "effective_rank": "Exp of the entropy of the singular values, filtered tokens.",
             "lens_entropy": "Mean entropy over the vocabulary read off the layer, in nats, some response tokens.",
+        },
+    ),
+    "preparation": View(
+        "Jobs that made a drafter before it was measured: those named by nothing but the model and the drafter.",
+        (schemas.JOBS, schemas.RUNS),
+        {
+            "is_training": "Whether the rule trains; else it searches.",
+            "jobs": "Jobs measured, one a seed.",
+            "seconds": "Wall-clock time of one of them, mean.",
+            "max_rss_mb": "Largest resident memory of one.",
+        },
+    ),
+    "extra_memory": View(
+        "How much more memory a drafter's runs take than plain decoding at the same temperature.",
+        (schemas.RUNS,),
+        {"extra_mb": "Largest resident memory of the run minus plain decoding's, in MB; of the host, also on a GPU."},
+    ),
+    "drafters": View(
+        "Everything that is known of every drafter, with a head or without, moved heads left out.",
+        (schemas.RIVAL_DIFFERENCES, schemas.TAU_ESTIMATES, schemas.SPEED_ESTIMATES, schemas.RUNS),
+        OF_SET
+        | SUMMARY_OWN
+        | {
+            "extra_mb": "Memory over plain decoding's, in MB, as in `extra_memory`; null where it was not measured.",
+            "training_s": "Seconds of the job that trained it alone, mean over its seeds; 0 where nothing is trained,"
+            " null where that was elsewhere or not measured.",
+            "search_s": "Seconds of searches before it drafts, likewise.",
+            "lossless": "Whether no greedy answer in float32 differs from plain decoding's elsewhere than at a tie.",
         },
     ),
     "skip_profile": View(

@@ -26,6 +26,7 @@ from speclayers.targets.manifest import Manifest, read_manifest
 
 CATEGORIES = ("writing", "translation", "summarization", "qa", "math_reasoning", "rag")
 STUDY = "made-up"
+RIVAL_NODES = 7
 UNSKIPPED = (None, None, 0.0, 0, None)
 """What a cycle's row holds of skipped layers where a head drafts."""
 
@@ -51,6 +52,7 @@ class MadeUpModel:
         dtype: Precision of the forward passes.
         moved: Selector whose heads are moved, selector whose layers they get, per cent of training that follows.
         pretrained: Layers of heads trained elsewhere, by the rest of their names: published, published.p10.s0.
+        rivals: Probability of acceptance of drafters without a head, which draft six tokens in a row, by their names.
         screened: Whether its layers were screened; alone, deeper layers draft better, so the last one wins.
         whole_curve: Whether that trained the single layers to every budget.
     """
@@ -77,6 +79,7 @@ class MadeUpModel:
     dtype: str = "float32"
     moved: Sequence[tuple[str, str, int]] = ()
     pretrained: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    rivals: Mapping[str, float] = field(default_factory=dict)
     screened: bool = False
     whole_curve: bool = True
 
@@ -110,6 +113,12 @@ def write_model(root: Path, made_up: MadeUpModel) -> ModelResults:
                     timed = name.seed in (None, made_up.train_seeds[0]) and not getattr(name, "start", ())
                     if temperature == 0 and timed:
                         speed[run] = _write_speed(where, made_up, run, rng)
+        for rival, probability in made_up.rivals.items():
+            for temperature in made_up.temperatures:
+                run = Run(rival, temperature, RIVAL_NODES)
+                acceptance[run] = _write_acceptance(where, made_up, run, probability, rng)
+                if temperature == 0:
+                    speed[run] = _write_speed(where, made_up, run, rng)
     return ModelResults(
         model=made_up.name,
         dtype=made_up.dtype,

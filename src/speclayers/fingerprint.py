@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from copy import copy
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from speclayers.config import Section
 from speclayers.errors import UserError
@@ -240,10 +240,30 @@ def rival_needs(name: str) -> tuple[str, ...]:
     Raises:
         UserError: As `rival_files`.
     """
+    return tuple(_rival_literal(name, "NEEDS", ()))
+
+
+def rival_jobs(name: str, shards: int) -> int:
+    """Return how many jobs share a drafter's run: all of them where its file says STARTS_ANEW = True, else one.
+
+    A drafter that learns from one question to the next has to answer them in their order.
+
+    Args:
+        name: Name of the drafter.
+        shards: Jobs that share a run of a head.
+
+    Raises:
+        UserError: As `rival_files`.
+    """
+    return shards if _rival_literal(name, "STARTS_ANEW", False) else 1
+
+
+def _rival_literal(name: str, constant: str, missing: Any) -> Any:
+    """Return a literal in a drafter's file, which is not run for it."""
     for node in _parsed(rival_files(name)[0], "drafter").body:
-        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["NEEDS"]:
-            return tuple(ast.literal_eval(node.value))
-    return ()
+        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [constant]:
+            return ast.literal_eval(node.value)
+    return missing
 
 
 def _with_imports(start: Path, package: str, what: str) -> list[Path]:

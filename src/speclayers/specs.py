@@ -73,14 +73,7 @@ class FeaturesSpec(Section):
 
 
 class TrainSpec(Section):
-    """Training one head."""
-
-    runtime: Runtime
-    draft: DraftConfig
-
-
-class ContinueSpec(Section):
-    """Training on of one head from elsewhere."""
+    """Training one head, or training one on."""
 
     runtime: Runtime
     draft: DraftConfig
@@ -277,7 +270,7 @@ def train(study: Study, model: str) -> TrainSpec:
     return TrainSpec(runtime=study.models[model].runtime(), draft=study.draft.model_copy(update=unused))
 
 
-def continued(study: Study, model: str) -> ContinueSpec:
+def continued(study: Study, model: str) -> TrainSpec:
     """Return the slice of continue_draft: the heads' training, without what the head brings along.
 
     The target's states are made anew meanwhile: which layers the head reads is known only once it is there.
@@ -286,7 +279,7 @@ def continued(study: Study, model: str) -> ContinueSpec:
     own = ("vocabulary", "kv_heads", "norm_before_fc", "fc_norm", "norm_output", "initialise")
     unused = {key: getattr(whole, key) for key in own} | {"features": "online"}
     found = train(study, model)
-    return ContinueSpec(runtime=found.runtime, draft=found.draft.model_copy(update=unused))
+    return found.model_copy(update={"draft": found.draft.model_copy(update=unused)})
 
 
 def screen(study: Study, model: str) -> ScreenSpec:

@@ -9,7 +9,8 @@ set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 state=/var/lib/speclayers-pretend-cluster
-host=$(hostname -s)
+host=$(uname -n)
+host=${host%%.*}
 packages=(munge slurmctld slurmd slurm-client slurmdbd mariadb-server)
 
 fail() {
@@ -48,8 +49,11 @@ configure() {
     mkdir -p /etc/slurm "$state/slurmctld" "$state/slurmd"
     sed "s|@HOST@|$host|g; s|@STATE@|$state|g" "$here/slurm.conf" > /etc/slurm/slurm.conf
     [[ $1 == plain ]] || cat "$here/accounting.conf" >> /etc/slurm/slurm.conf
-    # the plugin clears SLURM_CONF, so the usual place it must be; a terminal stands in for a GPU
-    printf 'AutoDetect=off\nNodeName=%s Name=gpu Type=pretend File=/dev/tty[0-1]\n' "$host" > /etc/slurm/gres.conf
+    # the plugin clears SLURM_CONF, so the usual place it must be; devices that containers have, too, stand in for GPUs
+    {
+        echo AutoDetect=off
+        printf 'NodeName=%s Name=gpu Type=pretend File=%s\n' "$host" /dev/null "$host" /dev/zero
+    } > /etc/slurm/gres.conf
     sed "s|@STATE@|$state|g" "$here/slurmdbd.conf" > /etc/slurm/slurmdbd.conf
     chmod 600 /etc/slurm/slurmdbd.conf
 }
@@ -59,6 +63,7 @@ start_munge() {
     install -d -o munge -g munge -m 755 /run/munge
     runuser -u munge -- /usr/sbin/munged
     wait_for 10 munge -n
+    cp /run/munge/munged.pid "$state/munged.pid"
 }
 
 start_accounting() {
@@ -116,6 +121,7 @@ stop() {
     stop_daemon slurmctld
     stop_daemon slurmdbd
     stop_daemon mariadbd
+    stop_daemon munged
 }
 
 check

@@ -77,7 +77,14 @@ class ClusterWorkspace(Workspace):
 
 
 class Job(NamedTuple):
-    """A job as Snakemake announced it."""
+    """A job as Snakemake announced it.
+
+    Args:
+        rule: Its rule.
+        local: Whether it ran where Snakemake does.
+        resources: What it asked for; nothing for a job with a message of its own, which is printed instead.
+        slurm_id: The id that SLURM gave it, or its group.
+    """
 
     rule: str
     local: bool
@@ -86,16 +93,17 @@ class Job(NamedTuple):
 
 
 def announced(output: str) -> list[Job]:
-    """The jobs that a run executed, with the id that SLURM gave each."""
-    submitted = dict(re.findall(r"^Job (\d+) has been submitted with SLURM jobid (\d+)", output, re.MULTILINE))
-    blocks = re.findall(r"^(local)?(?:rule|checkpoint) (\w+):\n((?: {4}.*\n)+)", output, re.MULTILINE)
-    return [Job(rule, bool(local), *_of_block(block, submitted)) for local, rule, block in blocks]
-
-
-def _of_block(block: str, submitted: dict[str, str]) -> tuple[dict[str, str], str | None]:
-    fields = dict(re.findall(r"^ {4}(\w+): (.*)$", block, re.MULTILINE))
-    pairs = (pair.split("=", 1) for pair in fields.get("resources", "").split(", ") if "=" in pair)
-    return dict(pairs), submitted.get(fields.get("jobid", "0"))
+    """The jobs that a run executed; one group of jobs at most."""
+    submitted = dict(re.findall(r"^Job (\S+) has been submitted with SLURM jobid (\d+)", output, re.MULTILINE))
+    group = next((slurm_id for job, slurm_id in submitted.items() if not job.isdigit()), None)
+    block = r"^( *)(local)?(?:rule|checkpoint) (\w+):\n((?:\1 {4}.*\n)+)"
+    jobs = []
+    for indented, local, rule, text in re.findall(block, output, re.MULTILINE):
+        fields = dict(re.findall(r"^ +(\w+): (.*)$", text, re.MULTILINE))
+        pairs = (pair.split("=", 1) for pair in fields.get("resources", "").split(", ") if "=" in pair)
+        jobs.append(Job(rule, bool(local), dict(pairs), group if indented else submitted.get(fields.get("jobid", "0"))))
+    told = re.findall(r"^Job (\d+): (\w+) of ", output, re.MULTILINE)
+    return [*jobs, *(Job(rule, False, {}, submitted.get(job)) for job, rule in told)]
 
 
 @pytest.fixture(scope="session")

@@ -99,7 +99,7 @@ def test_a_cancelled_job_and_a_killed_one_are_retried_and_continue(space):
 
 
 def test_a_node_that_goes_down_and_comes_back_loses_nothing(space):
-    head = heads(space)[2]
+    head = heads(space)[0]
     with space.running_slurm(weights(head), study=LONGER) as run:
         wait_until(lambda: has_checkpoint(space, head), run)
         node = command("sinfo", "-h", "-o", "%n").strip()
@@ -124,6 +124,7 @@ def test_a_request_that_no_node_can_meet_names_rule_and_resource(space, resource
     assert "Error in rule train_draft:" in said
     assert option in said
     assert documented("SLURM sbatch failed. The error message was") in said
+    assert documented("Failed to retrieve job data for workflow") in said  # there is no accounting
 
 
 def test_another_executor_runs_the_same_workflow(space):
@@ -133,12 +134,12 @@ def test_another_executor_runs_the_same_workflow(space):
     (space.folder / "generic").mkdir()
     (space.folder / "generic/config.yaml").write_text(profile)
     head = heads(space)[0]
-    target = LAYOUT.acceptance(MODEL, head, "0", 4, "cycles")
+    target = LAYOUT.acceptance(MODEL, head, "0", 16, "cycles")
     waiting = FAST[2:]
     done = space.run("snakemake", "layers", target, "--profile", "generic", *waiting, *STUDY, OMP_NUM_THREADS="1")
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
     ran = {job.rule: job for job in announced(done.stdout + done.stderr) if not job.local}
-    assert set(ran) == {"measure_acceptance", "recommend_layers", "render_layers"}
+    assert set(ran) == {"measure_acceptance", "render_layers"}
     asked = {record["JobName"]: record for record in records(space) if record["JobName"] in ran}
     assert set(asked) == set(ran)
     for rule, record in asked.items():

@@ -10,11 +10,12 @@ import torch
 from speclayers.config import DraftConfig, Runtime
 from speclayers.drafting.continuing import continued_trainer
 from speclayers.drafting.features import OnlineFeatures
-from speclayers.drafting.head import load_head, read_head_config, read_tensors, save_head
+from speclayers.drafting.head import load_head, read_head_config, save_head
+from speclayers.drafting.tensor_files import read_tensors
 from speclayers.errors import UserError
 from speclayers.export.imported import import_head
 from speclayers.names import PretrainedName
-from speclayers.specs import ContinueSpec
+from speclayers.specs import TrainSpec
 from speclayers.tables import CORPUS, TRAINING, read_table, write_table
 from tests.drafts import ORIGIN, SETTINGS, make_corpus
 from tests.exports import drawn_head, exported, folder_of
@@ -32,7 +33,7 @@ def workplace(tiny_target, tmp_path, monkeypatch):
     start = tmp_path / "pretrained.own"
     save_head(start, import_head(tmp_path / "published", None, "pretrained.own", folder_of(target), target.manifest))
     write_table(tmp_path / "corpus.parquet", CORPUS, make_corpus(6), ORIGIN)
-    spec = ContinueSpec(runtime=Runtime(), draft=DraftConfig(**SETTINGS | {"vocabulary": 32, "features": "online"}))
+    spec = TrainSpec(runtime=Runtime(), draft=DraftConfig(**SETTINGS | {"vocabulary": 32, "features": "online"}))
 
     def train(name, start=start):
         folder = tmp_path / name

@@ -212,7 +212,7 @@ def test_moved_heads_have_a_table(tmp_path, page):
 def test_heads_trained_elsewhere_are_shown_with_their_layers(tmp_path, page):
     assert "trained elsewhere" not in page
     foreign = {"own": (2, 6, 9), "own.p10.s0": (2, 6, 9), "odd": (1, 5)}
-    study = build(tmp_path, MadeUpModel("foreign", questions=6, temperatures=(0.0,), pretrained=foreign))
+    study = made_up_study(tmp_path, MadeUpModel("foreign", questions=6, temperatures=(0.0,), pretrained=foreign))
     tables = {name: [b.content for b in s.blocks if b.kind == "table"] for s in sections(study) for name in [s.name]}
     listed = next(table for table in tables["selections"] if table.caption.startswith("Heads trained elsewhere"))
     assert [row[1:] for row in listed.rows] == [

@@ -14,18 +14,19 @@ from speclayers.analysis.summary import Run, write_summary
 from speclayers.analysis.warehouse import new_database
 from speclayers.config import RivalConfig
 from speclayers.decoding.baseline import decode_questions
+from speclayers.decoding.ranges import merge_shards
 from speclayers.decoding.shards import Shards, to_frame
 from speclayers.drafting.medusa_heads import save_medusa
 from speclayers.drafting.rival import build_rival, known_rivals
 from speclayers.errors import UserError
 from speclayers.files import write_json
-from speclayers.fingerprint import rival_files, rival_needs
+from speclayers.fingerprint import rival_files, rival_jobs, rival_needs
 from speclayers.geometry.redundancy import redundant_blocks
 from speclayers.names import RivalName
 from speclayers.planning.fanout import rival_runs, timed_rival_runs
 from speclayers.reading import parse_study
 from speclayers.specs import RivalSpec, SpeedSpec, TimedRivalSpec
-from speclayers.tables import BASELINE, CKA, CYCLES, SPEED, TURNS, Origin, read_table, write_table
+from speclayers.tables import BASELINE, CKA, CYCLES, SPEED, TURNS, Origin, read_origin, read_table, write_table
 from tests.heads import make_medusa
 from tests.synthetic import MadeUpModel, origin, write_model, write_study
 from tests.unit.test_acceptance import CHECKED, QUESTIONS, SPEC, run_script
@@ -226,6 +227,15 @@ def test_a_drafters_code_is_its_own_file_and_what_it_builds_on():
         rival_files("nope")
 
 
+def test_only_drafters_that_start_anew_are_shared_out_over_jobs(tmp_path, monkeypatch):
+    assert {name: rival_jobs(name, 3) for name in known_rivals()} == dict.fromkeys(known_rivals(), 3) | {"swift": 1}
+    path = tmp_path / "learns.py"
+    monkeypatch.setattr("speclayers.fingerprint.rival_files", lambda name: [path])
+    for text, jobs in (("NEEDS = ()\n", 1), ("STARTS_ANEW = False\n", 1), ("STARTS_ANEW = True\n", 3)):
+        path.write_text(text)
+        assert rival_jobs("learns", 3) == jobs
+
+
 # ---------------------------------------------------------------- scripts
 
 
@@ -245,6 +255,14 @@ def test_scripts_write_their_tables(tiny_target, tmp_path, monkeypatch):
     assert {tuple(blocks) for blocks in cycles["skipped_mlp"]} == {tuple(cycles["skipped_attention"][0])}
     assert cycles["search_score"].isna().all()
     assert not (tmp_path / "work").exists()
+    parts = {name: [tmp_path / f"{name}-{shard}.parquet" for shard in range(2)] for name in tables}
+    for shard in range(2):
+        own = {name: paths[shard] for name, paths in parts.items()} | {"shard": shard, "shards": 2}
+        run_script("measure_rival.py", monkeypatch, spec=spec, **given, **own, work=tmp_path / "work")
+    for name, table in (("cycles", CYCLES), ("turns", TURNS)):
+        found = read_origin(tables[name])
+        merge_shards(parts[name], table, tmp_path / "whole", Origin(found["model"], found["fingerprint"]))
+        assert (tmp_path / "whole").read_bytes() == tables[name].read_bytes()
     timed = TimedRivalSpec(timed=SpeedSpec(decode=SPEC, per_category=1), rival=rival).canonical()
     run_script("time_rival.py", monkeypatch, spec=timed, **given, output=tmp_path / "speed.parquet")
     assert (read_table(tmp_path / "speed.parquet", SPEED)["draft_s"] > 0).all()
@@ -283,17 +301,17 @@ def told(tmp_path_factory):
 def test_a_rival_stands_in_a_table_of_its_own_beside_the_heads(told):
     study, cycles = told
     assert "clasp-skip2" not in set(study.tau["layer_set"]) | set(study.comparisons["layer_set"])
-    (row,) = study.rivals.to_dict("records")
+    (row,) = study.drafters[study.drafters["layers"].isna()].to_dict("records")
     assert (row["layer_set"], row["kind"], row["nodes"]) == ("clasp-skip2", "clasp", 9)
     tokens = cycles["emitted"].sum()
     assert row["layer_forwards_per_token"] == pytest.approx(20 * len(cycles) / tokens)
     assert row["search_rows_per_token"] == pytest.approx(cycles["search_rows"].sum() / tokens)
     assert row["search_score"] == pytest.approx(0.9)
-    table = rivals_page.rivals(study)
-    names = [line[1] for line in table.rows]
-    assert names.count("clasp-skip2") == 1
-    assert len(names) == 1 + len(study.tau)
-    assert {len(line) for line in table.rows} == {len(table.head)}
+    for table in (rivals_page.yields(study, "tiny-qwen3"), rivals_page.costs(study, "tiny-qwen3")):
+        names = [line[0] for line in table.rows]
+        assert names.count("clasp-skip2") == 1
+        assert len(names) == 1 + len(study.tau)
+        assert {len(line) for line in table.rows} == {len(table.head)}
 
 
 def test_skipped_blocks_are_set_against_cka(told):

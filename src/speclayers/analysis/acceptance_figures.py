@@ -194,12 +194,12 @@ def _at_how_many(name: str, n: int, settings: int) -> str:
 
 def categories(study: Study, model: str) -> Figure | None:
     """Draw τ by category of questions at the first setting."""
-    rows = of_model(study.categories, model)
-    if rows.empty:
+    measured = of_model(study.tau, model)
+    if measured.empty:
         return None
-    where = first_setting(rows)
+    where = first_setting(measured)
     shown = shown_sets(study, model, where)
-    rows = at_setting(rows, model, where).merge(shown[["layer_set", "name", "set"]], on="layer_set")
+    rows = at_setting(study.categories, model, where).merge(shown[["layer_set", "name", "set"]], on="layer_set")
     means = rows.groupby("category")["tau_pooled"].mean().sort_values(ascending=False)
     scales = series(list(shown["name"]))
     domain = padded(pd.concat([rows[c] for c in ("tau_pooled", "tau_pooled_low", "tau_pooled_high")]))
@@ -257,12 +257,12 @@ def _shape(scales: Series) -> alt.Shape:
 
 def depths(study: Study, model: str) -> Figure | None:
     """Draw acceptance at each depth of the draft tree at the first setting."""
-    rows = of_model(study.depths, model)
-    if rows.empty:
+    measured = of_model(study.tau, model)
+    if measured.empty:
         return None
-    where = first_setting(rows)
+    where = first_setting(measured)
     shown = shown_sets(study, model, where)
-    rows = at_setting(rows, model, where).merge(shown[["layer_set", "name", "set"]], on="layer_set")
+    rows = at_setting(study.depths, model, where).merge(shown[["layer_set", "name", "set"]], on="layer_set")
     rows = rows[rows["reached"] >= _CYCLES_FOR_A_POINT]
     if rows.empty:
         return None

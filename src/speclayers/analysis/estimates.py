@@ -166,7 +166,7 @@ def estimate_differences(counts: pd.DataFrame, references: dict[str, str], plan:
     rows: list[dict[str, Any]] = []
     for setting, pairs in _pairs(counts, references):
         for metric in get_args(Metric):
-            rows += [setting | row for row in _compare(pairs, metric, plan)]
+            rows += [setting | row for row in compare(pairs, metric, plan)]
     return pd.DataFrame(rows)
 
 
@@ -205,8 +205,14 @@ def _pairs(counts: pd.DataFrame, references: dict[str, str]) -> Iterator[tuple[d
         yield setting, {name: pair for name, pair in found.items() if pair is not None}
 
 
-def _compare(pairs: dict[str, Pair], metric: Metric, plan: Resampling) -> list[dict[str, Any]]:
-    """Compare all sets of one setting with the reference and adjust their p-values together."""
+def compare(pairs: Mapping[str, Pair], metric: Metric, plan: Resampling) -> list[dict[str, Any]]:
+    """Compare several layer sets, or drafters, with a reference and adjust their p-values together.
+
+    Args:
+        pairs: Counts of each and of the reference, by its label.
+        metric: Which τ.
+        plan: Resamples, level and seed.
+    """
     rows = []
     for name, pair in pairs.items():
         spread = paired_spread(*pair, metric)

@@ -22,6 +22,7 @@ from speclayers.analysis import (
     models_page,
     page_tables,
     pretrained_page,
+    rivals_figures,
     rivals_page,
     run_figures,
     screening_page,
@@ -264,8 +265,13 @@ def _acceptance_of(study: Study, model: str) -> Iterator[Block]:
 
 
 def _rivals(study: Study) -> Iterator[Block]:
-    if len(study.rivals):
-        yield Block("table", rivals_page.rivals(study))
+    for model in study.models:
+        if rivals_page.is_rival(of_model(study.drafters, model)).any():
+            yield Block("heading", model)
+            yield Block("table", rivals_page.yields(study, model))
+            yield from _shown(rivals_figures.pareto(study, model))
+            yield Block("table", rivals_page.costs(study, model))
+            yield Block("table", rivals_page.categories(study, model))
     if len(study.skip_overlap):
         yield Block("table", rivals_page.skipped_layers(study))
 

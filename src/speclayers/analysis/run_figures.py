@@ -20,7 +20,7 @@ from speclayers.analysis.figures import (
     specification,
     tooltips,
 )
-from speclayers.analysis.study import Study, of_model, rows_of
+from speclayers.analysis.study import Study, of_model, rival_labels, rows_of
 from speclayers.analysis.wording import (
     SPLIT_IN_WORDS,
     confidence_level,
@@ -116,8 +116,10 @@ def time_split(study: Study, model: str) -> Figure | None:
     rows = of_model(study.speed, model).dropna(subset=["speed_up", "tokens_per_s"])
     if rows.empty:
         return None
-    where = first_setting(rows)
-    rows = rows[(rows["temperature"] == where[0]) & (rows["nodes"] == where[1])].sort_values("speed_up")
+    without_head = rows["layer_set"].isin(rival_labels(study))  # each of these has a size of its own
+    where = first_setting(rows if without_head.all() else rows[~without_head])
+    same_size = without_head | (rows["nodes"] == where[1])
+    rows = rows[(rows["temperature"] == where[0]) & same_size].sort_values("speed_up")
     rows = rows.assign(name=rows["layer_set"].map(layers_in_words), slowness=1 / rows["speed_up"])
     rows = rows.assign(slowness_low=1 / rows["speed_up_high"], slowness_high=1 / rows["speed_up_low"])
     chart = _bars(rows).properties(width=520, height=alt.Step(26))

@@ -170,6 +170,26 @@ TRANSFERS = Table(
 )
 """Moved heads against those trained from scratch on their layers: `differences` with another reference."""
 
+_REFERENCE_NODES = Column("reference_nodes", _i32, "tokens", "Size of the reference's drafts, the root counted.")
+_OTHERWISE = {
+    "nodes": "Most nodes that the drafter verifies at once, the root counted.",
+    "reference": "Layer set of the head that it is compared with.",
+    "p_holm": "The same, Holm over the drafters of one model, temperature and metric.",
+    "seeds": "Seeds compared: of what the drafter draws, or of the head's training.",
+}
+RIVAL_DIFFERENCES = Table(
+    "rival_differences",
+    tuple(
+        wider
+        for column in DIFFERENCES.columns
+        for wider in (
+            column._replace(meaning=_OTHERWISE.get(column.name, column.meaning)),
+            *([_REFERENCE_NODES] if column.name == "reference" else []),
+        )
+    ),
+)
+"""Drafters without a head against the reference's head: `differences` across sizes of drafts."""
+
 CATEGORY_ESTIMATES = Table(
     "category_estimates",
     (
@@ -304,7 +324,7 @@ FACTS = Table(
 ESTIMATES = {
     table.name: table
     for table in (
-        *(TAU_ESTIMATES, DIFFERENCES, TRANSFERS, CATEGORY_ESTIMATES, DEPTH_ESTIMATES),
+        *(TAU_ESTIMATES, DIFFERENCES, TRANSFERS, RIVAL_DIFFERENCES, CATEGORY_ESTIMATES, DEPTH_ESTIMATES),
         *(POSITION_ESTIMATES, POWER_ESTIMATES),
         *(SPEED_ESTIMATES, CORRELATIONS, CURVE_RANKS, JOBS, TARGETS, FACTS),
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from speclayers.analysis import cycle_estimates, estimates
+from speclayers.analysis import cycle_estimates, estimates, rival_estimates
 from speclayers.analysis.drafters import IS_RIVAL, MOVED_KIND
 from speclayers.analysis.provenance import facts_frame, read_jobs, targets_frame
 from speclayers.analysis.statistics import Resampling
@@ -37,7 +37,7 @@ class Study:
     facts: pd.DataFrame
     targets: pd.DataFrame
     tau: pd.DataFrame
-    rivals: pd.DataFrame
+    drafters: pd.DataFrame
     skip_overlap: pd.DataFrame
     skip_changes: pd.DataFrame
     moved: pd.DataFrame
@@ -95,6 +95,11 @@ def of_model(rows: pd.DataFrame, model: str) -> pd.DataFrame:
     return rows[rows["model"] == model]
 
 
+def rival_labels(study: Study) -> set[str]:
+    """Return the labels of the drafters without a head."""
+    return set(study.drafters[study.drafters["layers"].isna()]["layer_set"])
+
+
 def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Return a frame's rows, each a value by column name."""
     return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
@@ -147,7 +152,7 @@ def read_study(connection: Connection) -> Study:
             f"acceptance_summary where kind <> '{MOVED_KIND}' and not ({IS_RIVAL})"
             " order by model, temperature, nodes, tau_question desc"
         ),
-        "rivals": f"acceptance_summary where {IS_RIVAL}",
+        "drafters": "drafters order by model, temperature, tau_question desc",
         "skip_overlap": "skip_overlap",
         "skip_changes": "skip_changes",
         "moved": f"acceptance_summary where kind = '{MOVED_KIND}'",
@@ -180,7 +185,7 @@ def read_study(connection: Connection) -> Study:
     runs = tables["runs"]
     chains = set(runs.loc[runs["chain"], "nodes"])  # the config sees to it that no tree has as many nodes
     for name, frame in tables.items():
-        if "nodes" in frame:
+        if "nodes" in frame and "chain" not in frame:
             tables[name] = frame.assign(chain=frame["nodes"].isin(chains))
     cka = "select * from geometry_cka where estimator = 'debiased' and subset = 'filtered' order by all"
     return Study(
@@ -243,12 +248,13 @@ def _declared(
     """Return the models whose jobs belong to the study, teachers too, and its jobs that have heads or settings."""
     sources = [manifest.source for manifest in manifests.values()]
     teachers = [str(source["teacher"]) for source in sources if "teacher" in source]
-    setting = "model, drafter, printf('T%g-n%d', temperature, nodes)"
+    setting = "model, drafter, printf('T%g-n%d%s', temperature, nodes, if(chain, 'c', ''))"
+    timed = f"select {setting} from runs semi join speed using (model, drafter, temperature, nodes)"
     found = {
-        "train_draft": "select model, drafter from heads",
         "decode_baseline": "select model, printf('T%g', temperature) from runs",
-        "measure_acceptance": f"select {setting} from runs",
-        "measure_speed": f"select {setting} from speed",
+        **dict.fromkeys(("train_draft", "continue_draft"), "select model, drafter from heads"),
+        **dict.fromkeys(("measure_acceptance", "measure_rival"), f"select {setting} from runs"),
+        **dict.fromkeys(("measure_speed", "time_rival"), timed),
     }
     runs = {rule: set(connection.sql(sql).fetchall()) for rule, sql in found.items()}
     return {*manifests, *teachers}, runs
@@ -259,9 +265,14 @@ def _write_comparisons(
 ) -> None:
     references = estimates.reference_sets(connection, reference)
     sets = query(connection, "select model, layer_set, kind, layers, k, score from sets")
-    moved = counts["layer_set"].isin(sets[sets["kind"] == MOVED_KIND]["layer_set"])  # in no one else's Holm correction
-    write_estimate(connection, "differences", estimates.estimate_differences(counts[~moved], references, plan))
-    write_estimate(connection, "power_estimates", estimates.estimate_power(counts[~moved], references, plan))
+    moved = counts["layer_set"].isin(sets[sets["kind"] == MOVED_KIND]["layer_set"])
+    rivals = rival_estimates.rival_names(connection)
+    own = counts[~moved & ~counts["layer_set"].isin(rivals)]  # others stand in no Holm correction of layer sets
+    write_estimate(connection, "differences", estimates.estimate_differences(own, references, plan))
+    write_estimate(connection, "power_estimates", estimates.estimate_power(own, references, plan))
+    sizes = rival_estimates.reference_sizes(connection, references)
+    apart = rival_estimates.estimate_rival_differences(counts, rivals, references, sizes, plan)
+    write_estimate(connection, "rival_differences", apart)
     write_estimate(connection, "transfers", estimates.estimate_transfers(counts, sets, plan))
     write_estimate(connection, "correlations", estimates.estimate_correlations(tau, sets, plan))
 

@@ -21,7 +21,7 @@ with totals as (
 
 select
     e.*,
-    e.nodes in (select nodes from runs where chain) as chain,
+    s.layers is not null and e.nodes in (select nodes from runs where chain) as chain,
     s.kind, s.layers, s.k, s.selectors, s.score,
     t.* exclude (model, layer_set, temperature, nodes)
 from tau_estimates as e
@@ -178,6 +178,115 @@ select 'train_draft', printf('%s/%s', model, drafter), sum(slots)
 from training
 where split = 'train' and ttt_step = 0
 group by all;
+
+-- jobs named by a drafter alone made it: they train it, or search for what it skips
+create view preparation as
+select
+    r.model,
+    r.layer_set,
+    j.rule,
+    starts_with(j.rule, 'train_') or starts_with(j.rule, 'continue_') as is_training,
+    count(*) as jobs,
+    avg(j.seconds) as seconds,
+    max(j.max_rss_mb) as max_rss_mb
+from (select distinct model, drafter, layer_set from runs) as r
+inner join jobs as j on j.job = r.model || '/' || r.drafter
+group by r.model, r.layer_set, j.rule
+order by all;
+
+create view extra_memory as
+with measured as (
+    select
+        r.model,
+        r.layer_set,
+        r.temperature,
+        r.nodes,
+        max(j.max_rss_mb) as run_mb,
+        any_value(printf('%s/T%g', r.model, r.temperature)) as plain
+    from runs as r
+    inner join jobs as j
+        on
+            j.rule in ('measure_acceptance', 'measure_rival')
+            and starts_with(
+                j.job || '/',
+                printf('%s/%s/T%g-n%d%s/', r.model, r.drafter, r.temperature, r.nodes, if(r.chain, 'c', ''))
+            )
+    group by r.model, r.layer_set, r.temperature, r.nodes
+)
+
+select m.model, m.layer_set, m.temperature, m.nodes, m.run_mb - max(j.max_rss_mb) as extra_mb
+from measured as m
+inner join jobs as j on j.rule = 'decode_baseline' and starts_with(j.job || '/', m.plain || '/')
+group by m.model, m.layer_set, m.temperature, m.nodes, m.run_mb
+order by all;
+
+create view drafters as
+with preparing as (
+    select
+        model,
+        layer_set,
+        coalesce(sum(seconds) filter (is_training), 0) as training_s,
+        coalesce(sum(seconds) filter (not is_training), 0) as search_s
+    from preparation
+    group by model, layer_set
+),
+
+apart as (
+    select * exclude (metric)
+    from rival_differences
+    where metric = 'tau_question'
+),
+
+-- an answer that is not plain decoding's, elsewhere than at a tie: its drafter belongs in no table of lossless ones
+inexact as (select distinct model, layer_set from runs where exactness = 'different')
+
+select
+    a.model,
+    a.layer_set,
+    a.kind,
+    a.layers,
+    a.temperature,
+    a.nodes,
+    a.chain,
+    a.tau_question,
+    a.tau_question_low,
+    a.tau_question_high,
+    a.tau_pooled,
+    a.tau_pooled_low,
+    a.tau_pooled_high,
+    a.accepted_per_cycle,
+    d.reference,
+    d.reference_nodes,
+    d.difference,
+    d.difference_low,
+    d.difference_high,
+    d.p_holm,
+    d.verdict,
+    s.speed_up,
+    s.speed_up_low,
+    s.speed_up_high,
+    a.draft_forwards_per_token,
+    a.layer_forwards_per_token,
+    a.search_layer_forwards_per_token,
+    a.search_rows_per_token,
+    a.search_score,
+    m.extra_mb,
+    -- without a head and without such a job there was nothing to train; a head from elsewhere was trained before
+    case
+        when a.kind = 'pretrained' or a.model not in (select model from jobs where model is not null) then null
+        when a.layers is null then coalesce(p.training_s, 0)
+        else p.training_s
+    end as training_s,
+    case when a.model in (select model from jobs where model is not null) then coalesce(p.search_s, 0) end as search_s,
+    i.model is null as lossless
+from acceptance_summary as a
+left join preparing as p using (model, layer_set)
+left join apart as d using (model, layer_set, temperature, nodes)
+left join speed_estimates as s using (model, layer_set, temperature, nodes)
+left join extra_memory as m using (model, layer_set, temperature, nodes)
+left join inexact as i using (model, layer_set)
+where a.kind <> 'moved'
+order by a.model, a.temperature, a.tau_question desc;
 
 create view costs as
 select

@@ -23,7 +23,7 @@ EXPORTS = (
     *("acceptance_summary", "comparisons", "transfers", "category_estimates", "depth_estimates", "speed_estimates"),
     *("position_estimates", "power_estimates"),
     *("correlations", "layer_profile", "selected", "selector_agreement", "geometry_filter_effect"),
-    *("skip_profile", "skip_overlap", "skip_changes"),
+    *("drafters", "rival_differences", "skip_profile", "skip_overlap", "skip_changes"),
     *("geometry_filter_sweep", "geometry_filter_sets"),
     *("screening", "curve_ranks", "runs", "heads", "costs", "provenance"),
 )

@@ -38,7 +38,8 @@ class NgramPool:
 
 def merged(root: int, paths: Iterable[Sequence[int]]) -> Proposal:
     """Return the tree of some paths below a root; where they begin alike they share their nodes."""
-    tokens, parents, nodes = [root], [-1], {(): 0}
+    tokens, parents = [root], [-1]
+    nodes: dict[tuple[int, ...], int] = {(): 0}
     for path in paths:
         for end in range(1, len(path) + 1):
             if tuple(path[:end]) not in nodes:

@@ -31,7 +31,7 @@ def sparse_tree(accuracies: Tensor, nodes: int) -> list[Choice]:
     """
     table = accuracies.tolist()
     chosen: list[Choice] = []
-    reachable = [(-share, 1, (rank,)) for rank, share in enumerate(table[0])]
+    reachable: list[tuple[float, int, Choice]] = [(-share, 1, (rank,)) for rank, share in enumerate(table[0])]
     reachable.sort()  # a heap; of equals the shallower one is first, then the one of lower ranks
     while reachable and len(chosen) < nodes - 1:
         worth, depth, choice = heappop(reachable)

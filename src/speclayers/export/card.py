@@ -75,7 +75,7 @@ def card(
 
 def _front(target: ServedTarget) -> str:
     lines = ["---", f"base_model: {target.name}", "library_name: transformers", "tags: [eagle3, speculative-decoding]"]
-    return "\n".join([*lines, *([f"license: {target.licence}"] if target.licence else []), "---"])
+    return "\n".join([*lines, *([f"license: {target.licence.lower()}"] if target.licence else []), "---"])
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from speclayers.config import DraftConfig, SkipSearch, Study, TrainedSource
 from speclayers.drafting.halving import plan_rungs
+from speclayers.fingerprint import rival_jobs
 from speclayers.layout import Layout
 from speclayers.names import LAYERS_PATTERN, HeadName, RivalName, ShapeName, layers_of
 from speclayers.planning import constants as known
@@ -354,7 +355,8 @@ class Costs:
 
     def _measure_rival(self, wildcards: Mapping[str, str]) -> Cost:
         acceptance, model = self.study.acceptance, wildcards["model"]
-        plain = self._plain(model, self._asked(), acceptance.max_new_tokens)
+        jobs = rival_jobs(RivalName.parse(wildcards["rival"]).kind, acceptance.shards)
+        plain = self._plain(model, self._asked() / jobs, acceptance.max_new_tokens)
         return self._decoding(model, known.RIVAL_PASSES * plain)
 
     def skip_search(self, rival: str) -> SkipSearch:

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from speclayers.config import Study, TrainedSource
 from speclayers.files import read_json
+from speclayers.fingerprint import rival_jobs
 from speclayers.layout import SPLITS, Layout
-from speclayers.names import TOP_LAYER, HeadName, PretrainedName, layers_name, temperature_name
+from speclayers.names import TOP_LAYER, HeadName, PretrainedName, RivalName, layers_name, temperature_name
 from speclayers.planning import constants as known
 from speclayers.planning.constants import GPU, HOST, PROCESSOR
 from speclayers.planning.cost import Cost
@@ -180,7 +181,10 @@ def _jobs(costs: Costs, model: str) -> Iterator[Job]:
     yield from (job("measure_acceptance", **_setting(run)) for run in acceptance_runs(study, measured) for _ in ranges)
     yield from (job("measure_speed", **_setting(run)) for run in speed_runs(study, measured))
     yield from (job("search_skips", rival=run) for run in searched_rivals(study, model))
-    yield from (job("measure_rival", temperature=run.temperature) for run in rival_runs(study, model))
+    for run in rival_runs(study, model):
+        kind = RivalName.parse(str(run.head)).kind
+        jobs = rival_jobs(kind, study.acceptance.shards)
+        yield from (job("measure_rival", rival=run.head, temperature=run.temperature) for _ in range(jobs))
     yield from (job("time_rival", temperature=run.temperature) for run in timed_rival_runs(study, model))
     yield job("summarise_model")
 

@@ -8,6 +8,8 @@ from speclayers.drafting.clasp import ClaspDrafter
 from speclayers.drafting.rival import Given, Rival
 from speclayers.drafting.skip_options import BlockOptions
 
+STARTS_ANEW = True
+
 
 class Options(BlockOptions):
     """What the paper varies: blocks skipped, interval, threshold."""

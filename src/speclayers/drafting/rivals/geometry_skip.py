@@ -17,6 +17,7 @@ from speclayers.tables import CKA, read_table
 from speclayers.targets.skipping import Skipped
 
 NEEDS = ("cka",)
+STARTS_ANEW = True
 
 
 class Options(BlockOptions):

@@ -9,6 +9,8 @@ from speclayers.drafting.lookahead import LookaheadDrafter
 from speclayers.drafting.rival import Given, Rival
 from speclayers.errors import UserError
 
+STARTS_ANEW = True
+
 
 class Options(Section):
     """The window; an n-gram has a token more than `draft_length`, and `tree_nodes` says how many are verified."""

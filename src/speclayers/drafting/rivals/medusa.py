@@ -9,6 +9,7 @@ from speclayers.drafting.rival import Given, Rival
 from speclayers.errors import UserError
 
 NEEDS = ("weights",)
+STARTS_ANEW = True
 
 
 class Options(Section):

@@ -8,6 +8,8 @@ from speclayers.config import Section
 from speclayers.drafting.prompt_lookup import PromptLookupDrafter
 from speclayers.drafting.rival import Given, Rival
 
+STARTS_ANEW = True
+
 
 class Options(Section):
     """What is looked up."""

@@ -9,6 +9,8 @@ from speclayers.drafting.skip_options import BlockOptions
 from speclayers.drafting.skipping import SkippingDrafter
 from speclayers.targets.skipping import Skipped
 
+STARTS_ANEW = True
+
 
 def build(given: Given, options: BlockOptions) -> SkippingDrafter:
     """Draw the blocks without replacement."""

@@ -12,6 +12,7 @@ from speclayers.files import read_json
 from speclayers.targets.skipping import Skipped
 
 NEEDS = ("skipped",)
+STARTS_ANEW = True
 
 
 class Options(SkipSearch, PinnedOptions):

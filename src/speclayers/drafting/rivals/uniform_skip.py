@@ -7,6 +7,8 @@ from speclayers.drafting.skip_options import BlockOptions
 from speclayers.drafting.skipping import SkippingDrafter
 from speclayers.targets.skipping import Skipped
 
+STARTS_ANEW = True
+
 
 def build(given: Given, options: BlockOptions) -> SkippingDrafter:
     """Skip the middle ones of as many equal parts of the blocks that may be skipped."""
