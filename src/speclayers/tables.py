@@ -357,8 +357,8 @@ SKIP_SEARCH = Table(
             "layer_forwards_per_token",
             _f64,
             "",
-            "Decoder-layer passes of drafting and verifying for each token; plain decoding takes as many as the model"
-            " has layers.",
+            "Decoder-layer passes of drafting and verifying for each token, cycles cut by the budget left out; plain"
+            " decoding takes as many as the model has layers.",
         ),
         Column("seconds_per_token", _f64, "s", "Time of both; null where passes are what is made small."),
         Column("best", _bool, "", "Whether it is better than all trials before it; the last such one is chosen."),

@@ -71,8 +71,8 @@ def search_skips(target: Target, corpus: pd.DataFrame, searched: Searched, work:
         Table SKIP_SEARCH.
 
     Raises:
-        UserError: The target cannot be run without single parts, there are too few prompts, or none of their answers
-            is longer than one token.
+        UserError: The target cannot be run without single parts, there are too few prompts, or no verification of
+            their answers is whole.
     """
     require_skippable(target, parts=True)
     settings, sublayers = searched.settings, Sublayers(searched.free)
@@ -85,7 +85,9 @@ def search_skips(target: Target, corpus: pd.DataFrame, searched: Searched, work:
     tried: set[Skipped] = set()
     for number in range(settings.trials):
         skipped = first[number] if number < len(first) else sublayers.above(search.ask())
-        row = _kept(work, skipped, lambda s: _row(s, _answer(target, searched.build(s), prompts, settings), target))
+        row = _kept(
+            work, skipped, lambda s: _row(s, _answer(target, searched.build(s), prompts, settings), searched, target)
+        )
         search.tell(sublayers.point(skipped), -row[_OBJECTIVES[settings.objective]])
         if skipped in tried:
             row["search_layer_forwards"] = 0.0
@@ -148,24 +150,28 @@ def _answer(target: Target, drafter: Drafter, prompts: Sequence[list[int]], sett
     return _Answers(len(prompts), cycles, sum(clock.seconds().values()) if timed else None)
 
 
-def _row(skipped: Skipped, answers: _Answers, target: Target) -> Row:
+def _row(skipped: Skipped, answers: _Answers, searched: Searched, target: Target) -> Row:
     cycles = answers.cycles
-    tokens = sum(cycle.emitted for cycle in cycles)
-    if not tokens:
+    whole = [cycle for cycle in cycles if not cycle.cut_by_budget]  # as in τ: else long chains would look worse
+    if not whole:
         raise UserError(
-            f"{target.name}: every answer to the calibration prompts ends with its first token, so that nothing is "
-            "drafted; use other prompts"
+            f"{searched.key}.options.new_tokens: within {searched.settings.new_tokens} tokens of an answer no "
+            "verification ends; raise it, or use other calibration prompts"
         )
-    layer_forwards = sum(cycle.layer_forwards + target.n_layers for cycle in cycles)
+
+    def passes(of: Sequence[Cycle]) -> float:
+        return sum(cycle.layer_forwards + target.n_layers for cycle in of)
+
+    tokens = sum(cycle.emitted for cycle in cycles)
     return {
         "skipped_attention": sorted(skipped.attention),
         "skipped_mlp": sorted(skipped.mlp),
         "tokens": tokens,
         "cycles": len(cycles),
         "accepted": sum(cycle.accepted for cycle in cycles),
-        "layer_forwards_per_token": layer_forwards / tokens,
+        "layer_forwards_per_token": passes(whole) / sum(cycle.emitted for cycle in whole),
         "seconds_per_token": None if answers.seconds is None else answers.seconds / tokens,
-        "search_layer_forwards": layer_forwards + answers.prompts * target.n_layers,
+        "search_layer_forwards": passes(cycles) + answers.prompts * target.n_layers,
     }
 
 
