@@ -72,6 +72,8 @@ def test_a_full_model_drafts_ever_longer_chains_and_every_turn_begins_anew(tiny_
     first, second = decode(target, drafter, budget=60), decode(target, drafter, budget=60)
     assert first == second
     assert drafter._threshold < 0.5
+    drafter.start(None)
+    assert drafter._threshold == 0.5
     sure = self_sd(target, threshold=1.0, acceptance=1.0)
     assert {cycle.drafted for cycle in decode(target, sure).cycles} == {1}  # never above 1, where nothing is drafted
     assert sure._threshold == 1.0
