@@ -75,6 +75,14 @@ def test_a_picked_model_leaves_its_own_parts_and_those_of_all(unpicked):
     assert 1 < visible(page, "figure") < figures
     assert 1 < visible(page, "tbody tr") < rows
     assert page.locator("[data-figure='models']").is_visible()
+    page.locator("#pick [name=model]").select_option("a-name-of-exactly-forty-characters-12345")
+    assert not page.locator("#screening").is_visible()  # the other model's alone
+    assert not page.locator("nav [href='#screening']").is_visible()
+    empty = (
+        "found => found.filter(e => e.checkVisibility() && ![...e.rows].slice(1).some(r => r.checkVisibility())).length"
+    )
+    assert page.eval_on_selector_all("table", empty) == 0
+    assert len(page.locator("#models tbody tr").all()) == 2
 
 
 FAINT = """([figure, mark]) => [...document.querySelectorAll(`[data-figure='${figure}'] g.mark-${mark} path`)]

@@ -110,11 +110,18 @@ def file_name(kind: str, model: str) -> str:
     return f"{kind}-{re.sub(r'[^A-Za-z0-9._-]', '_', model)}"
 
 
+class _Rows(alt.InlineData):
+    """Data of a chart, shared by all copies: Altair copies a chart whenever it is put into another."""
+
+    def __deepcopy__(self, _: Any) -> _Rows:
+        return self
+
+
 def records(frame: pd.DataFrame) -> alt.InlineData:
     """Return rows as data of a chart: numbers of seven digits, which halves a page; what is not finite becomes null."""
     columns = {str(name): [_plain(value) for value in frame[name]] for name in frame.columns}
     values = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    return alt.InlineData(values=values)
+    return _Rows(values=values)
 
 
 def _plain(value: Any) -> Any:

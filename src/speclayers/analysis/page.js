@@ -89,6 +89,14 @@ function pickSet(set, model) {
 function showModel() {
   const model = pick.elements.model?.value;
   for (const part of document.querySelectorAll("[data-model]")) part.hidden = Boolean(model) && part.dataset.model !== model;
+  // what is left without content goes, too
+  for (const table of document.querySelectorAll(".table:not([data-model])"))
+    table.hidden = [...table.querySelectorAll("tbody tr")].every((row) => row.hidden);
+  for (const section of document.querySelectorAll("main > section")) {
+    section.hidden = false;
+    section.hidden = ![...section.querySelectorAll("figure, .table, section > p, dl")].some((part) => part.checkVisibility());
+    document.querySelector(`nav [href="#${section.id}"]`).hidden = section.hidden;
+  }
   drawTheRest();
 }
 

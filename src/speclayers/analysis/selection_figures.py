@@ -34,7 +34,8 @@ def stabilities(study: Study, model: str) -> Figure | None:
     n_layers = int(of_model(study.targets, model)["n_layers"].iloc[0])
     order, choices = list(range(n_layers + 1)), list(dict.fromkeys(marks["choice"]))
     cell = min(22.0, max(7.0, 520 / len(order)))
-    x_axis = alt.X("layer:O", title="layer", scale=alt.Scale(domain=order), axis=alt.Axis(labelAngle=0))
+    axis = alt.Axis(values=order[:: max(1, len(order) // 16)], labelAngle=0)
+    x_axis = alt.X("layer:O", title="layer", scale=alt.Scale(domain=order), axis=axis)
     y_axis = alt.Y("choice:N", title=None, sort=choices)
     cells = (
         alt.Chart(records(marks))
