@@ -7,6 +7,7 @@ import pytest
 TESTS = Path(__file__).parent
 
 
+@pytest.hookimpl(tryfirst=True)  # the names of groups are read by the same hook elsewhere
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep together what shares a finished study, an environment or a cluster; unit tests go anywhere."""
     for item in items:
