@@ -32,7 +32,7 @@ def reference_sizes(connection: Connection, references: Mapping[str, str]) -> di
         connection,
         "select model, layer_set, temperature, arg_min(nodes, (chain, nodes)) as nodes from runs group by all",
     )
-    own = rows[[references.get(model) == name for model, name in zip(rows["model"], rows["layer_set"], strict=True)]]
+    own = rows[rows["model"].map(dict(references)) == rows["layer_set"]]
     keys = zip(own["model"], own["temperature"].astype(float), strict=True)
     return {key: int(nodes) for key, nodes in zip(keys, own["nodes"], strict=True)}
 
