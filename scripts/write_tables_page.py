@@ -247,7 +247,7 @@ The columns in front:
 
 ESTIMATES_INTRO = f"""\
 Rule `aggregate_study` computes these from the summaries and keeps them in `{LAYOUT.database}`.
-How they are computed is in [method.md](method.md#statistics). Limits are null where fewer than two questions
+How they are computed is in [method.md](method.md#statistics). Limits are null where fewer than five questions
 were measured.
 """
 

@@ -234,13 +234,23 @@ def rival_files(name: str) -> list[Path]:
     return _with_imports(PACKAGE / RIVALS.file(name), "speclayers.drafting", "drafter")
 
 
+NEEDED = ("cka", "skipped", "weights")
+"""What the workflow can make for a drafter before it is measured."""
+
+
 def rival_needs(name: str) -> tuple[str, ...]:
     """Return what the workflow makes for a drafter before it is measured: the literal NEEDS in its file.
 
     Raises:
-        UserError: As `rival_files`.
+        UserError: As `rival_files`, or it needs what the workflow does not make.
     """
-    return tuple(_rival_literal(name, "NEEDS", ()))
+    needs = _rival_literal(name, "NEEDS", ())
+    if not isinstance(needs, tuple) or not set(needs) <= set(NEEDED):
+        raise UserError(
+            f"{RIVALS.file(name)}: NEEDS is {needs!r}; expected a tuple of {', '.join(map(repr, NEEDED))}, such as "
+            "('cka',)"
+        )
+    return needs
 
 
 def rival_jobs(name: str, shards: int) -> int:
@@ -261,8 +271,16 @@ def rival_jobs(name: str, shards: int) -> int:
 def _rival_literal(name: str, constant: str, missing: Any) -> Any:
     """Return a literal in a drafter's file, which is not run for it."""
     for node in _parsed(rival_files(name)[0], "drafter").body:
-        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [constant]:
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+            continue
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if [ast.unparse(target) for target in targets] != [constant]:
+            continue
+        try:
             return ast.literal_eval(node.value)
+        except ValueError:
+            where = RIVALS.file(name)
+            raise UserError(f"{where}: {constant} is no literal, but this file is read for it, not run") from None
     return missing
 
 

@@ -150,7 +150,7 @@ class Layout:
         return f"{self.model(model)}/speed/{head}/T{temperature}-n{nodes}.parquet"
 
     def rival(self, model: str, rival: str, file: str) -> str:
-        """What is made for a drafter without a head before it is measured: skipped.json, or model.safetensors."""
+        """What is made first for a drafter without a head: a search's skipped.json, or files as of a trained head."""
         return f"{self.model(model)}/rivals/{rival}/{file}"
 
     def summary(self, model: str, table: str) -> str:

@@ -1,4 +1,4 @@
-"""Names that become part of paths: of layer sets, heads and temperatures."""
+"""Names that become part of paths: of layer sets, heads, drafters without one, draft shapes and temperatures."""
 
 from __future__ import annotations
 

@@ -67,6 +67,28 @@ def test_a_key_is_named_with_both_values_and_its_place_in_the_config():
     assert cause in told("train_draft", HEAD, before, other)  # by way of its teacher and its own corpus
 
 
+def test_keys_of_drafters_without_a_head_are_named_by_their_entry():
+    before, nothing = identities(), {"results": {}, "code": {}, "files": {}}
+    for stage, overrides, cause in (
+        (
+            "measure_rival",
+            {"rivals": [{"name": "clasp", "options": {"interval": 4}}]},
+            "rivals.clasp.options.interval: absent → 4",
+        ),
+        ("measure_rival", {"acceptance": {"seed": 9}}, "acceptance.seed: 0 → 9"),
+        ("time_rival", {"speed": {"max_new_tokens": 9}}, "speed.max_new_tokens: 12 → 9"),
+        ("time_rival", {"acceptance": {"seed": 9}}, "acceptance.seed: 0 → 9"),
+        (
+            "time_rival",
+            {"models": {"tiny-qwen3": {"dtype": "bfloat16"}}},
+            "models.tiny-qwen3.dtype: float32 → bfloat16",
+        ),
+    ):
+        wildcards = HEAD | {"rival": "clasp"}
+        found = causes(job(stage, wildcards, before, identities(**overrides), f"{stage}.clasp"), nothing, nothing)
+        assert cause in found
+
+
 def test_a_function_is_named_with_its_file_wherever_in_the_chain_it_lies(package):
     before = identities(package / "scripts")
     records = before.records()

@@ -128,6 +128,14 @@ def test_a_model_name_that_is_no_plain_folder_name_is_refused(name):
         ({"models": {"m": {"source": {"kind": "ftp"}}}}, "models.m.source"),
         ({"models": {"tables": {"source": {"kind": "folder", "path": "m"}}}}, "models.tables"),
         ({"models": {"study.duckdb": {"source": {"kind": "folder", "path": "m"}}}}, "models.study.duckdb"),
+        ({"models": {"summary.md": {"source": {"kind": "folder", "path": "m"}}}}, "models.summary.md"),
+        (
+            {
+                "draft": {"processes": 2},
+                "rivals": [{"name": "medusa", "seeds": [0], "training": {"sequences_per_step": 1}}],
+            },
+            "rivals.medusa.training.sequences_per_step: 1 cannot be shared by the 2 processes of draft.processes",
+        ),
         ({"models": {"m.teacher.parquet": {"source": {"kind": "folder", "path": "m"}}}}, "models.m.teacher.parquet"),
         ({"acceptance": {"nodes": [30, 30]}}, "acceptance.nodes: 30 stands there twice"),
         ({"acceptance": {"temperatures": [0, 0.0]}}, "acceptance.temperatures: 0.0 stands there twice"),

@@ -2,12 +2,14 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from speclayers.analysis.answer import answer
 from speclayers.analysis.estimates import Measured
 from speclayers.analysis.report import sections
 from speclayers.analysis.rival_estimates import pair_draws
@@ -38,6 +40,7 @@ def build(root: Path, **settings):
         (f"train_draft/{MODEL}/{head}", 300.0, 900.0),
         (f"train_head_of_rival/{MODEL}/trained_rival.s0", 80.0, 900.0),
         (f"search_skips/{MODEL}/searched", 20.0, 900.0),
+        (f"search_skips/{MODEL}/no_longer_wanted", 20.0, 900.0),
         (f"measure_rival/{MODEL}/searched/T0-n7", 9.0, 1100.0),
         (f"measure_rival/{MODEL}/prompt_lookup/T0-n7/0", 4.0, 1010.0),
         (f"measure_rival/{MODEL}/prompt_lookup/T0-n7/1", 4.0, 1020.0),
@@ -134,7 +137,8 @@ def test_making_costs_what_the_jobs_took_whose_names_are_a_drafters(study):
     assert tuple(memory[["searched", "prompt_lookup", "l02-l06-l09"]]) == (100, 20, 60)
     assert np.isnan(memory["trained_rival"])
     assert "no_longer_wanted" not in set(study.costs["rule"])
-    assert study.costs.set_index("rule").loc["measure_rival", "jobs"] == 3
+    jobs = study.costs.set_index("rule")["jobs"]
+    assert (jobs["measure_rival"], jobs["search_skips"]) == (3, 1)
 
 
 def test_the_page_shows_yields_costs_and_categories(tables):
@@ -179,6 +183,25 @@ def test_a_drafter_whose_greedy_answers_differ_stands_in_no_table(tmp_path):
     first = next(b for b in blocks(study, "table"))
     assert first.rows == []
     assert "left out, since greedy answers differ from plain decoding's: prompt_lookup" in first.caption
+
+
+def test_the_answer_speaks_of_the_speed_of_heads_alone(study):
+    rivals = study.speed["layer_set"].isin(RIVALS)
+    assert rivals.any()
+    assert "drafting with {2, 6, 9} was" in answer(study).caveat
+    assert "drafting with" not in answer(replace(study, speed=study.speed[rivals])).caveat
+
+
+def test_all_of_a_models_blocks_are_shown_and_hidden_with_it(study):
+    found = [block for section in sections(study) if section.name == "rivals" for block in section.blocks]
+    assert {block.model for block in found if "model" not in getattr(block.content, "head", ())} == {MODEL}
+
+
+def test_a_tree_of_as_many_nodes_as_the_heads_chains_is_called_no_chain(tmp_path):
+    study, _ = build(tmp_path, rivals={"prompt_lookup": 0.3}, temperatures=(0.0,), chains=(RIVAL_NODES,))
+    rows = study.categories[study.categories["nodes"] == RIVAL_NODES]
+    assert "l02-l06-l09" in set(rows[rows["chain"]]["layer_set"])
+    assert set(rows[~rows["chain"]]["layer_set"]) == {"prompt_lookup"}
 
 
 def test_without_rivals_there_is_no_section(tmp_path):

@@ -17,10 +17,10 @@ from speclayers.decoding.baseline import decode_questions
 from speclayers.decoding.ranges import merge_shards
 from speclayers.decoding.shards import Shards, to_frame
 from speclayers.drafting.medusa_heads import save_medusa
-from speclayers.drafting.rival import build_rival, known_rivals
+from speclayers.drafting.rival import FILES, build_rival, known_rivals
 from speclayers.errors import UserError
 from speclayers.files import write_json
-from speclayers.fingerprint import rival_files, rival_jobs, rival_needs
+from speclayers.fingerprint import NEEDED, rival_files, rival_jobs, rival_needs
 from speclayers.geometry.redundancy import redundant_blocks
 from speclayers.names import RivalName
 from speclayers.planning.fanout import rival_runs, timed_rival_runs
@@ -234,6 +234,26 @@ def test_only_drafters_that_start_anew_are_shared_out_over_jobs(tmp_path, monkey
     for text, jobs in (("NEEDS = ()\n", 1), ("STARTS_ANEW = False\n", 1), ("STARTS_ANEW = True\n", 3)):
         path.write_text(text)
         assert rival_jobs("learns", 3) == jobs
+
+
+def test_what_a_drafter_needs_is_read_from_its_file_and_a_mistake_there_is_told(tmp_path, monkeypatch):
+    assert set(NEEDED) == set(FILES)
+    path = tmp_path / "own.py"
+    monkeypatch.setattr("speclayers.fingerprint.rival_files", lambda name: [path])
+    for text, needs in (("", ()), ('NEEDS = ("cka",)\n', ("cka",)), ('NEEDS: tuple[str, ...] = ("cka",)\n', ("cka",))):
+        path.write_text(text)
+        assert rival_needs("clasp") == needs
+    for text, told in (
+        (
+            'NEEDS = ("cka")\n',
+            "drafting/rivals/clasp.py: NEEDS is 'cka'; expected a tuple of 'cka', 'skipped', 'weights'",
+        ),
+        ('NEEDS = ("states",)\n', r"NEEDS is \('states',\); expected"),
+        ("NEEDS = all_of_it()\n", "NEEDS is no literal"),
+    ):
+        path.write_text(text)
+        with pytest.raises(UserError, match=told):
+            rival_needs("clasp")
 
 
 # ---------------------------------------------------------------- scripts

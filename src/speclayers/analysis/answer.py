@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from speclayers.analysis.statistics import SEEDS_FOR_LAYERS
-from speclayers.analysis.study import HEADLINE_METRIC, Study, of_model, rows_of, settings_of
+from speclayers.analysis.study import HEADLINE_METRIC, Study, of_model, rival_labels, rows_of, settings_of
 from speclayers.analysis.wording import (
     confidence_level,
     count,
+    difference,
     estimate,
-    interval,
     joined,
     layers_in_words,
     listed,
@@ -121,7 +121,8 @@ def _reference(study: Study, model: str, rows: pd.DataFrame) -> str:
         & (tau["nodes"] == first["nodes"])
     ].iloc[0]
     shown = estimate(row["tau_question"], row["tau_question_low"], row["tau_question_high"])
-    where = f"temperature T = {first['temperature']:g}, draft trees of {int(first['nodes'])} nodes"
+    drafts = "chains" if first["chain"] else "trees"
+    where = f"temperature T = {first['temperature']:g}, draft {drafts} of {int(first['nodes'])} nodes"
     return f"{set_name(first['reference'], study.reference)} yields {shown} tokens per verification ({where})"
 
 
@@ -144,8 +145,8 @@ def _verdicts(study: Study, rows: pd.DataFrame) -> str:
 
 
 def _named(study: Study, row: dict[str, Any]) -> str:
-    limits = interval(row["difference_low"], row["difference_high"], 3)
-    told = f"{set_name(row['layer_set'], row['selectors'])} by {signed(row['difference'])} {limits}".rstrip()
+    gap = difference(row["difference"], row["difference_low"], row["difference_high"])
+    told = f"{set_name(row['layer_set'], row['selectors'])} by {gap}"
     rows = of_model(study.comparisons, row["model"])
     for key in ("layer_set", "temperature", "nodes"):
         rows = rows[rows[key] == row[key]]
@@ -224,13 +225,13 @@ def _skipped(study: Study) -> list[str]:
 
 
 def _speed(study: Study) -> list[str]:
-    sentences = []
-    for model, rows in study.speed.groupby("model", sort=False):
+    sentences, heads = [], study.speed[~study.speed["layer_set"].isin(rival_labels(study))]
+    for model, rows in heads.groupby("model", sort=False):
         reference = of_model(study.comparisons, str(model))["reference"]
         of_reference = rows[rows["layer_set"].isin(set(reference))]
         row = (of_reference if len(of_reference) else rows).iloc[0]
         sentences.append(f"on {model} {speed_sentence(row)}")
-    return sentences if len(sentences) <= NAMED else [_speeds(study.speed)]
+    return sentences if len(sentences) <= NAMED else [_speeds(heads)]
 
 
 def _speeds(speed: pd.DataFrame) -> str:

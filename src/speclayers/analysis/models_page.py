@@ -14,14 +14,13 @@ from speclayers.analysis.wording import (
     MISSING,
     confidence_level,
     count,
+    difference,
     estimate,
-    interval,
     joined,
     layers_in_words,
     number,
     set_name,
     setting,
-    signed,
     span,
 )
 
@@ -120,12 +119,11 @@ def _line(study: Study, rows: pd.DataFrame) -> list[object]:
     best = rows.sort_values("difference", ascending=False).iloc[0]
     tau = at_setting(study.tau, str(best["model"]), (best["temperature"], best["nodes"]))
     own = tau[tau["layer_set"] == best["reference"]].iloc[0]
-    limits = interval(best["difference_low"], best["difference_high"], 3)
     return [
         layers_in_words(str(best["reference"])),
         estimate(own["tau_question"], own["tau_question_low"], own["tau_question_high"]),
         set_name(str(best["layer_set"]), str(best["selectors"])),
-        f"{signed(best['difference'])} {limits}".rstrip(),
+        difference(best["difference"], best["difference_low"], best["difference_high"]),
         *(best["verdict"], number(best["detectable"], 3), best["questions"], best["seeds"]),
     ]
 

@@ -13,15 +13,14 @@ from speclayers.analysis.wording import (
     MISSING,
     SPLIT_IN_WORDS,
     confidence_level,
+    difference,
     draft_size,
     drafter_in_words,
     estimate,
-    interval,
     layers_in_words,
     number,
     percent,
     set_name,
-    signed,
 )
 from speclayers.names import layers_name
 
@@ -143,8 +142,7 @@ def comparisons(study: Study, model: str) -> PageTable:
 
 
 def _difference(row: dict[str, Any]) -> str:
-    limits = interval(row["difference_low"], row["difference_high"], 3)
-    return f"{signed(row['difference'])} {limits}".rstrip()
+    return difference(row["difference"], row["difference_low"], row["difference_high"])
 
 
 def filter_effect(study: Study, model: str) -> PageTable:

@@ -267,13 +267,17 @@ def _acceptance_of(study: Study, model: str) -> Iterator[Block]:
 def _rivals(study: Study) -> Iterator[Block]:
     for model in study.models:
         if rivals_page.is_rival(of_model(study.drafters, model)).any():
-            yield Block("heading", model)
-            yield Block("table", rivals_page.yields(study, model))
-            yield from _shown(rivals_figures.pareto(study, model))
-            yield Block("table", rivals_page.costs(study, model))
-            yield Block("table", rivals_page.categories(study, model))
+            yield from _about(model, _rivals_of(study, model))
     if len(study.skip_overlap):
         yield Block("table", rivals_page.skipped_layers(study))
+
+
+def _rivals_of(study: Study, model: str) -> Iterator[Block]:
+    yield Block("heading", model)
+    yield Block("table", rivals_page.yields(study, model))
+    yield from _shown(rivals_figures.pareto(study, model))
+    yield Block("table", rivals_page.costs(study, model))
+    yield Block("table", rivals_page.categories(study, model))
 
 
 def _layers(study: Study) -> Iterator[Block]:

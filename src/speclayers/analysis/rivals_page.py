@@ -10,16 +10,15 @@ from speclayers.analysis.page_tables import PageTable, page_table
 from speclayers.analysis.study import Study, of_model, rows_of
 from speclayers.analysis.wording import (
     confidence_level,
+    difference,
     draft_size,
     drafter_in_words,
     estimate,
-    interval,
     layers_in_words,
     listed,
     number,
     percent,
     setting,
-    signed,
 )
 
 KEYS = ["model", "layer_set", "temperature", "nodes"]
@@ -131,8 +130,8 @@ def _keys(row: dict[str, Any]) -> list[Any]:
 def _gap(row: dict[str, Any]) -> list[str]:
     if not isinstance(row["verdict"], str):
         return ["", "", ""]
-    limits = interval(row["difference_low"], row["difference_high"], 3)
-    return [f"{signed(row['difference'])} {limits}".rstrip(), number(row["p_holm"], 4), str(row["verdict"])]
+    gap = difference(row["difference"], row["difference_low"], row["difference_high"])
+    return [gap, number(row["p_holm"], 4), str(row["verdict"])]
 
 
 def _estimate(row: dict[str, Any], name: str) -> str:

@@ -182,11 +182,9 @@ def read_study(connection: Connection) -> Study:
     }
     tables = {name: query(connection, f"from {source}") for name, source in whole.items()}
     tables["disagreements"] = query(connection, _DISAGREEMENTS)
-    runs = tables["runs"]
-    chains = set(runs.loc[runs["chain"], "nodes"])  # the config sees to it that no tree has as many nodes
     for name, frame in tables.items():
         if "nodes" in frame and "chain" not in frame:
-            tables[name] = frame.assign(chain=frame["nodes"].isin(chains))
+            tables[name] = frame.assign(chain=_are_chains(frame, tables["runs"]))
     cka = "select * from geometry_cka where estimator = 'debiased' and subset = 'filtered' order by all"
     return Study(
         **tables,
@@ -194,6 +192,14 @@ def read_study(connection: Connection) -> Study:
         entropy=query(connection, _ENTROPY),
         training=query(connection, _TRAINING),
     )
+
+
+def _are_chains(rows: pd.DataFrame, runs: pd.DataFrame) -> pd.Series:
+    """Tell of each row whether heads drafted chains there: one without a head may have trees of as many nodes."""
+    keys = [key for key in ("model", "layer_set", "drafter", "nodes") if key in rows]
+    chains = set(runs[runs["chain"]][keys].itertuples(index=False, name=None))
+    found = [row in chains for row in rows[keys].itertuples(index=False, name=None)]
+    return pd.Series(found, index=rows.index, dtype=bool)
 
 
 def build_study(
@@ -253,6 +259,7 @@ def _declared(
     found = {
         "decode_baseline": "select model, printf('T%g', temperature) from runs",
         **dict.fromkeys(("train_draft", "continue_draft"), "select model, drafter from heads"),
+        **dict.fromkeys(("train_medusa", "search_skips"), "select model, drafter from runs"),
         **dict.fromkeys(("measure_acceptance", "measure_rival"), f"select {setting} from runs"),
         **dict.fromkeys(("measure_speed", "time_rival"), timed),
     }

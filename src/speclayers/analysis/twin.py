@@ -16,11 +16,10 @@ from speclayers.analysis.study import HEADLINE_METRIC, Study, rows_of
 from speclayers.analysis.wording import (
     MISSING,
     confidence_level,
+    difference,
     draft_size,
     estimate,
-    interval,
     layers_in_words,
-    signed,
 )
 from speclayers.files import write_text
 
@@ -86,8 +85,7 @@ def _cells(study: Study) -> list[list[str]]:
 
 
 def _difference(row: dict[str, float]) -> str:
-    text = signed(row["difference"])
-    return text if text == MISSING else f"{text} {interval(row['difference_low'], row['difference_high'], 3)}".rstrip()
+    return difference(row["difference"], row["difference_low"], row["difference_high"])
 
 
 def _caption(study: Study) -> str:

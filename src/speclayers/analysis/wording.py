@@ -87,6 +87,11 @@ def estimate(value: float, low: float, high: float, digits: int = 2) -> str:
     return f"{number(value, digits)} {interval(low, high, digits)}".rstrip()
 
 
+def difference(value: float, low: float, high: float) -> str:
+    """Return a difference with its sign and limits, such as `+0.171 [0.009, 0.332]`."""
+    return f"{signed(value)} {interval(low, high, 3)}".rstrip()
+
+
 def count(n: int, noun: str, plural: str | None = None) -> str:
     """Return a count with its noun, such as `1 set` or `3 sets`."""
     return f"{n:,} {noun if n == 1 else plural or noun + 's'}"

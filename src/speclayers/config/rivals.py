@@ -25,7 +25,7 @@ class SkipSearch(Section):
 
 
 class RivalTraining(Section):
-    """What a drafter with weights of its own is trained with, where that differs from `draft`."""
+    """What a drafter with weights of its own is trained with: its learning rate, and what else is not as in `draft`."""
 
     steps: int | None = Field(None, ge=1, description="Optimiser steps; as long as the heads when not given.")
     sequences_per_step: int | None = Field(
@@ -55,7 +55,9 @@ class RivalConfig(Section):
         None, min_length=1, description="Models it drafts for; all of the study when not given."
     )
     training: RivalTraining | None = Field(
-        None, description="How it is trained, for drafters with weights of their own; as `draft` when not given."
+        None,
+        description="How it is trained, for drafters with weights of their own; as `draft` says, at its own learning "
+        "rate, when not given.",
     )
     options: dict[str, Any] = Field(default_factory=dict, description="Options of this drafter, checked by it.")
 

@@ -22,6 +22,7 @@ SHARED_FOLDERS = ("models", "downloads")
 STUDY_ENTRIES = (
     *("tables", "figures", "benchmarks", "inputs"),
     *("questions.jsonl", "fingerprints.json", "study.duckdb", "report.html", "layers.html", "answer.txt"),
+    *("summary.md", "comparison.tex", "comparison.csv"),
 )
 """Folders and files of a study that belong to no model."""
 
@@ -113,7 +114,7 @@ class Study(Section):
         return self
 
     @model_validator(mode="after")
-    def _rivals_differ(self) -> Study:
+    def _rivals_fit(self) -> Study:
         labels = [rival.runs()[0].label for rival in self.rivals]
         for place, (rival, label) in enumerate(zip(self.rivals, labels, strict=True)):
             if label in labels[:place]:
@@ -123,6 +124,12 @@ class Study(Section):
                     raise ValueError(
                         f"rivals: '{label}' names model '{model}', which is not registered{nearest(model, self.models)}"
                     )
+            each = None if rival.training is None else rival.training.sequences_per_step
+            if each is not None and each < self.draft.processes:
+                raise ValueError(
+                    f"rivals.{label}.training.sequences_per_step: {each} cannot be shared by the "
+                    f"{self.draft.processes} processes of draft.processes"
+                )
         return self
 
     def known_layers(self, model: str) -> int | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from speclayers.names import RivalName
 from speclayers.planning.identity import Records
 
 _ABSENT = object()
@@ -21,7 +22,9 @@ _SECTIONS = {
     "choose_questions": "acceptance",
     "decode_baseline": "acceptance",
     "measure_acceptance": "acceptance",
+    "measure_rival": "acceptance",
     "measure_speed": "speed",
+    "time_rival": "speed",
 }
 """Section of the config that the keys of a stage's slice stand in, where they do not name it."""
 
@@ -126,7 +129,9 @@ def _changed_params(job: Planned, before: Records, now: Records) -> Iterator[str
 
 
 def _stage_of(job: Planned) -> str:
-    return f"{job.rule}.{job.wildcards['split']}" if job.rule == "build_corpus" else job.rule
+    if job.rule == "build_corpus":
+        return f"{job.rule}.{job.wildcards['split']}"
+    return f"{job.rule}.{RivalName.parse(rival).label}" if (rival := job.wildcards.get("rival")) else job.rule
 
 
 def _pairs(gone: Sequence[str], new: Sequence[str], before: Records, now: Records) -> list[tuple[str, str]]:
@@ -228,7 +233,7 @@ def changed_keys(stage: str, model: str, was: Mapping[str, Any], found: Mapping[
     """Yield each key of the config that differs between two slices, with both values.
 
     Args:
-        stage: Whose slices they are; build_corpus carries its split behind a dot.
+        stage: Whose slices they are; behind a dot build_corpus carries its split, a rival's stage the rival's label.
         model: The model that they are for.
         was: The slice of an earlier run.
         found: The slice of now.
@@ -246,14 +251,16 @@ def _differences(was: Any, found: Any, path: tuple[str, ...]) -> Iterator[tuple[
 
 
 def _config_key(stage: str, model: str, path: Sequence[str]) -> str:
-    name, _, split = stage.partition(".")
+    name, _, part = stage.partition(".")
     keys = list(path)
-    if keys[0] == "decode":
+    while keys[0] in ("timed", "decode"):
         keys = keys[1:]
     if keys[0] in ("runtime", "source", "trust_remote_code"):
         return ".".join(("models", model, *(keys[1:] if keys[0] == "runtime" else keys)))
     if keys[0] == "split":
-        return ".".join(("corpus", split, *keys[1:]))
+        return ".".join(("corpus", part, *keys[1:]))
+    if keys[0] == "rival":
+        return ".".join(("rivals", part, *keys[1:]))
     if keys[0] == "batch_size":
         return "corpus.batch_size"
     section = _SECTIONS.get(name)

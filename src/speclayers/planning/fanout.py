@@ -1,4 +1,4 @@
-"""Which heads a study trains and which runs it makes of them: models × layer sets × seeds × temperatures × nodes."""
+"""Which drafters a study makes and which runs it makes of them: models × layer sets × seeds × temperatures × nodes."""
 
 from __future__ import annotations
 
