@@ -45,7 +45,7 @@ def test_every_command_of_the_tutorial_works(copy_of_finished):
     assert "detectable" in run(space, 6)
     assert "The run ended well" in run(space, 7)
     assert (results / "smoke-qwen3/heads/eagle3.l01-l05.s0/model.safetensors").exists()
-    assert "{1, 5} (pinned)" in (results / "summary.md").read_text()
+    assert "| smoke-qwen3 | {1, 5} | pinned |" in (results / "summary.md").read_text()
     run(space, 8)
     assert list(results.glob("smoke-qwen3/exports/*/*/config.json"))
 
