@@ -315,6 +315,15 @@ def _write(where: Layout, model: str, name: str, table: tables.Table, rows: list
     write_table(Path(where.geometry(model, name)), table, frame, origin(model))
 
 
+def _steps(layers: tuple[int, ...]) -> list[dict[str, object]]:
+    """Return the steps of a search that adds one layer after the other."""
+    found = [list(layers[:size]) for size in range(1, len(layers) + 1)]
+    return [
+        {"action": f"add {own[-1]}", "layers": own, "value": 3.0 + place, "note": "E(S), the highest"}
+        for place, own in enumerate(found)
+    ]
+
+
 def _write_selections(where: Layout, made_up: MadeUpModel) -> None:
     rows = [
         {
@@ -325,6 +334,7 @@ def _write_selections(where: Layout, made_up: MadeUpModel) -> None:
             "trained": True,
             "score": 4.0 + 0.1 * np.mean(layers),
             "runner_up": json.dumps([{"layers": [1, 2], "score": 3.9}]),
+            "trace": json.dumps(_steps(layers)),
             "stability": json.dumps({str(layer): 0.8 for layer in layers}),
             "half_sample_set": list(layers),
             "reason": f"highest E(S) among {made_up.n_layers} layers",

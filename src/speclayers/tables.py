@@ -249,6 +249,7 @@ SELECTIONS = Table(
             "What the half-samples' search (order 2 for sets, Shannon's for single layers) chooses on all prompts.",
         ),
         Column("reason", _str, "", "Why these layers, in words."),
+        Column("trace", _str, "", "Every step of the search, as JSON: action, layers, value, and what the value is."),
     ),
 )
 

@@ -86,6 +86,7 @@ def test_unknown_engine_is_refused():
 
 def selections(*layer_sets):
     row = {"selector": "elsi", "seed": 0, "score": 4.0, "runner_up": "[]", "stability": '{"4": 0.8}', "reason": "why"}
+    row |= {"trace": "[]"}
     return pd.DataFrame(
         [row | {"layers": layers, "half_sample_set": layers, "k": len(layers)} for layers in layer_sets]
     )

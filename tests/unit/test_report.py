@@ -498,3 +498,17 @@ def test_chains_are_labelled_and_the_answer_speaks_of_trees(tmp_path):
     text = Page(rendered(told)[0]).text
     assert "T = 0, chain of 6 nodes" in text
     assert "draft trees of 30 nodes" in text
+
+
+def test_a_search_is_told_step_by_step_and_a_long_one_shortened(study, page):
+    steps = [{"action": f"add {n}", "layers": [n], "value": float(n), "note": "S(l)"} for n in range(1, 31)]
+    selected = study.selected.copy()
+    model = study.models[0]
+    selected["trace"] = ["[]"] * len(selected)
+    assert page_tables.searches(dataclasses.replace(study, selected=selected), model) is None
+    selected.loc[selected.index[selected["model"] == model][0], "trace"] = json.dumps(steps)
+    table = page_tables.searches(dataclasses.replace(study, selected=selected), model)
+    assert [row[2] for row in table.rows] == [str(n) for n in [*range(1, page_tables.MOST_STEPS + 1), 30]]
+    assert table.rows[-1][3:6] == ["add 30", "{30}", "30.0000"]
+    assert table.rows[-1][6] == f"S(l) ({29 - page_tables.MOST_STEPS} steps before this one left out)"
+    assert f"How each selector of {model} searched, step by step" in page

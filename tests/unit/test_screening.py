@@ -47,7 +47,7 @@ def selections(**sets):
         {"selector": name.split("_")[0], "k": len(layers), "seed": 0, "layers": list(layers), "trained": False}
         for name, layers in sets.items()
     ]
-    frame = pd.DataFrame(rows).assign(score=1.0, runner_up="[]", stability="{}", reason="")
+    frame = pd.DataFrame(rows).assign(score=1.0, runner_up="[]", stability="{}", reason="", trace="[]")
     return frame.assign(half_sample_set=frame["layers"])
 
 

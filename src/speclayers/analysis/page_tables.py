@@ -8,7 +8,16 @@ from typing import Any
 
 import pandas as pd
 
-from speclayers.analysis.study import HEADLINE_METRIC, Study, judged_apart, of_model, rows_of, runners_up, stability
+from speclayers.analysis.study import (
+    HEADLINE_METRIC,
+    Study,
+    judged_apart,
+    of_model,
+    rows_of,
+    runners_up,
+    search_steps,
+    stability,
+)
 from speclayers.analysis.wording import (
     MISSING,
     SPLIT_IN_WORDS,
@@ -23,6 +32,9 @@ from speclayers.analysis.wording import (
     set_name,
 )
 from speclayers.names import layers_name
+
+MOST_STEPS = 12
+"""Steps shown of a search, beside its last: more are read in the database."""
 
 
 @dataclass(frozen=True)
@@ -259,6 +271,30 @@ def selections(study: Study) -> PageTable:
         " S together. Half-samples: the share of random halves of the prompts on which a selector picks each layer;"
         " sets are searched there by order 2, and where that chooses another set on all prompts, it is named."
     )
+    return page_table(caption, head, cells)
+
+
+def searches(study: Study, model: str) -> PageTable | None:
+    """Return one model's searches step by step; None where no selector searched."""
+    cells = []
+    for row in rows_of(of_model(study.selected, model)):
+        steps = search_steps(row["trace"])
+        for place, step in enumerate(steps, start=1):
+            if MOST_STEPS < place < len(steps):
+                continue
+            left_out = len(steps) - MOST_STEPS - 1 if place > MOST_STEPS else 0
+            note = f"{step.note} ({left_out} steps before this one left out)" if left_out > 0 else step.note
+            layers = _in_words(step.layers) if step.layers else MISSING
+            cells.append([row["label"], _whole(row["k"]), place, step.action, layers, number(step.value, 4), note])
+    if not cells:
+        return None
+    caption = (
+        f"How the selectors searched on {model}, step by step: what was done, the set afterwards, and the value that"
+        f" decided it. Of longer searches the first {MOST_STEPS} steps and the last; all of them are in the column"
+        " trace of the table selections. Selectors that only apply a rule have no steps; reasons and runners-up stand"
+        " in the table above."
+    )
+    head = ["selector", "#k", "#step", "action", "layers", "#value", "what the value is"]
     return page_table(caption, head, cells)
 
 

@@ -52,7 +52,7 @@ class Block:
         model: Model that it is about, if it is about one.
     """
 
-    kind: Literal["heading", "text", "terms", "figure", "table"]
+    kind: Literal["heading", "text", "terms", "figure", "table", "folded"]
     content: str | Figure | PageTable | list[tuple[str, str]]
     model: str = ""
 
@@ -320,6 +320,8 @@ def selections_section(study: Study) -> Iterator[Block]:
     for model in study.models:
         drawn = selection_figures.stabilities(study, model), selection_figures.agreement(study, model)
         yield from _about(model, _shown(*drawn))
+        if (searched := page_tables.searches(study, model)) is not None:
+            yield Block("folded", searched, model)
 
 
 def _screening(study: Study) -> Iterator[Block]:

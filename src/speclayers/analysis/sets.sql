@@ -21,6 +21,7 @@ select
     s.trained,
     s.score,
     s.runner_up,
+    s.trace,
     s.stability,
     s.half_sample_set,
     s.reason

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -298,3 +298,17 @@ def judged_apart(row: dict[str, Any] | pd.Series) -> tuple[int, ...]:
 def runners_up(text: str | None) -> list[tuple[list[int], float]]:
     """Read a selection's runner-up sets with their E(S), best first."""
     return [([int(layer) for layer in entry["layers"]], float(entry["score"])) for entry in json.loads(text or "[]")]
+
+
+class SearchStep(NamedTuple):
+    """A step of a selector's search: what was done, the layers afterwards, and what decided it."""
+
+    action: str
+    layers: list[int]
+    value: float
+    note: str
+
+
+def search_steps(text: str | None) -> list[SearchStep]:
+    """Read the steps of a selection's search, in their order."""
+    return [SearchStep(**step) for step in json.loads(text or "[]")]

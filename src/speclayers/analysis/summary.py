@@ -158,7 +158,13 @@ def _screened(screening: pd.DataFrame, selections: pd.DataFrame) -> pd.DataFrame
     )
     layers = won["layers"]
     row = {"selector": SCREEN, "k": len(layers), "seed": 0, "layers": layers, "trained": True, "reason": reason}
-    row |= {"score": same["score"].max(), "runner_up": "[]", "stability": "{}", "half_sample_set": layers}
+    row |= {
+        "score": same["score"].max(),
+        "runner_up": "[]",
+        "stability": "{}",
+        "half_sample_set": layers,
+        "trace": "[]",
+    }
     return pd.DataFrame([row]).astype({"k": "int32", "score": "float64"})
 
 

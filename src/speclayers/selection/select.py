@@ -119,6 +119,7 @@ def selections_frame(selected: Sequence[Selected]) -> pd.DataFrame:
                 "stability": json.dumps({str(layer): share for layer, share in entry.stability.items()}),
                 "half_sample_set": list(entry.half_sample_set),
                 "reason": entry.reason,
+                "trace": json.dumps([step._asdict() for step in entry.choice.trace]),
             }
             for entry in selected
         ]
