@@ -233,7 +233,7 @@ def test_entropy_cka_walks_by_falling_entropy_and_may_end_short():
     on = flat_geometry([0, 5, 4, 3, 2], cka)
     (choice,) = choose("entropy_cka", 3, on)
     assert choice.layers == (1, 3, 4)
-    assert [step.action for step in choice.trace] == ["accept 1", "reject 2", "accept 3", "accept 4"]
+    assert [step.action for step in choice.trace] == ["start", "reject 2", "accept 3", "accept 4"]
     (short,) = choose("entropy_cka", 4, on)
     assert short.layers == (1, 3, 4)
     assert "only 3 of 4 layers" in short.reason

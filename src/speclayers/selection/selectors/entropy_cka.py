@@ -20,16 +20,16 @@ def choose(geometry: LayerGeometry, k: int, options: Options, generator: np.rand
     """Walk the layers and stop at k; a strict limit may leave fewer."""
     entropy = geometry.layer_entropy(options)
     ranked = by_entropy(entropy.tolist(), geometry.candidates(options))
-    taken: list[int] = []
-    trace = []
-    for layer in ranked:
-        similarity = geometry.highest_cka(layer, taken) if taken else -1.0
-        accept = not taken or similarity < options.max_similarity
+    taken = ranked[:1]
+    trace = [Step("start", tuple(taken), float(entropy[taken[0]]), "S(l), the highest")]
+    for layer in ranked[1:]:
+        if len(taken) == k:
+            break
+        similarity = geometry.highest_cka(layer, taken)
+        accept = similarity < options.max_similarity
         taken += [layer] if accept else []
         note = f"highest CKA to those taken; S({layer}) = {entropy[layer]:.6f}"
         trace.append(Step(f"{'accept' if accept else 'reject'} {layer}", tuple(sorted(taken)), similarity, note))
-        if len(taken) == k:
-            break
     rest = [layer for layer in ranked if layer not in taken]
     free = [x for x in rest if len(taken) == 1 or geometry.highest_cka(x, taken[:-1]) < options.max_similarity]
     reason = f"by falling entropy, each of CKA below {options.max_similarity:g} to those before"
