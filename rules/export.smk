@@ -6,9 +6,9 @@ rule import_draft:
         head=layout.head("{model}", "pretrained.{name}", "model.safetensors"),
         config=layout.head("{model}", "pretrained.{name}", "config.json"),
     log:
-        layout.log("import_draft", "{model}", "{name}"),
+        layout.log("import_draft", "{model}", "pretrained.{name}"),
     benchmark:
-        layout.benchmark("import_draft", "{model}", "{name}")
+        layout.benchmark("import_draft", "{model}", "pretrained.{name}")
     wildcard_constraints:
         name=any_of(study.pretrained),
     conda:

@@ -281,6 +281,18 @@ def test_a_models_folder_may_go_once_the_model_is_fetched(tmp_path):
             "rivals.clasp.options.intervall: unknown option",
         ),
         ({"rivals": [{"name": "random_skip"}]}, "rivals.random_skip.seeds: is missing"),
+        (
+            {"rivals": [{"name": "medusa", "draft_length": 1, "tree_nodes": 20, "seeds": [0]}]},
+            "rivals.medusa.tree_nodes: is 20, but it drafts 11 nodes at most; expected 11",
+        ),
+        (
+            {"rivals": [{"name": "clasp", "draft_length": 4, "tree_nodes": 9}]},
+            "rivals.clasp.tree_nodes: is 9, but it drafts 5 nodes at most; expected 5",
+        ),
+        (
+            {"rivals": [{"name": "lookahead", "variant": "two", "draft_length": 1, "seeds": [0]}]},
+            "rivals.lookahead-two.draft_length: is 1, so that n-grams have 2 tokens",
+        ),
     ],
 )
 def test_what_only_a_selectors_or_drafters_file_knows_is_checked_before_anything_runs(overlay, told):

@@ -42,6 +42,7 @@ def build(root: Path, **settings):
         (f"search_skips/{MODEL}/searched", 20.0, 900.0),
         (f"search_skips/{MODEL}/no_longer_wanted", 20.0, 900.0),
         (f"measure_rival/{MODEL}/searched/T0-n7", 9.0, 1100.0),
+        (f"time_rival/{MODEL}/searched/T0-n7", 6.0, 1100.0),
         (f"measure_rival/{MODEL}/prompt_lookup/T0-n7/0", 4.0, 1010.0),
         (f"measure_rival/{MODEL}/prompt_lookup/T0-n7/1", 4.0, 1020.0),
         (f"measure_rival/{MODEL}/no_longer_wanted/T0-n7", 4.0, 1020.0),
@@ -139,6 +140,24 @@ def test_making_costs_what_the_jobs_took_whose_names_are_a_drafters(study):
     assert "no_longer_wanted" not in set(study.costs["rule"])
     jobs = study.costs.set_index("rule")["jobs"]
     assert (jobs["measure_rival"], jobs["search_skips"]) == (3, 1)
+
+
+def test_an_import_makes_nothing_and_belongs_to_no_drafter_of_its_entrys_name(tmp_path):
+    measure(tmp_path, f"import_draft/{MODEL}/pretrained.searched", 70.0, 900.0)
+    study, _ = build(tmp_path, rivals=RIVALS)
+    assert set(study.drafters.query("layer_set == 'searched'")["search_s"]) == {20}
+
+
+def test_costs_count_the_tokens_of_drafters_without_a_head_and_of_chains(tmp_path):
+    measure(tmp_path, f"measure_acceptance/{MODEL}/eagle3.l02-l06-l09.s0/T0-n5c", 3.0, 900.0)
+    study, _ = build(tmp_path, rivals=RIVALS, chains=(5,))
+    answered = study.runs.set_index(["drafter", "temperature", "nodes"])["new_tokens"].sort_index()
+    costs = study.costs.set_index("rule")
+    assert costs.loc["measure_rival", "tokens"] == answered["searched", 0, RIVAL_NODES]
+    assert costs.loc["measure_rival", "tokens_per_s"] == costs.loc["measure_rival", "tokens"] / 9  # not over shards'
+    assert costs.loc["time_rival", "tokens"] > 0
+    head = answered["eagle3.l02-l06-l09.s0", 0]
+    assert costs.loc["measure_acceptance", "tokens"] == head[5] + head[30]
 
 
 def test_the_page_shows_yields_costs_and_categories(tables):

@@ -163,15 +163,29 @@ order by a.model, a.k, selector_a, selector_b;
 
 -- a job's place among the measurements is what its rule's wildcards make of it
 create view job_tokens as
-select
-    'measure_acceptance' as rule,
-    printf('%s/%s/T%g-n%d', model, drafter, temperature, nodes) as job,
-    sum(new_tokens)::bigint as tokens
-from turns
+with drafting as (
+    select
+        model,
+        drafter,
+        temperature,
+        nodes,
+        layers is null as is_rival,
+        printf('%s/%s/T%g-n%d%s', model, drafter, temperature, nodes, if(chain, 'c', '')) as job
+    from runs
+)
+
+-- shards of one run are jobs of their own, but no table tells which questions each of them answered
+select if(d.is_rival, 'measure_rival', 'measure_acceptance') as rule, d.job, sum(t.new_tokens)::bigint as tokens
+from turns as t
+inner join drafting as d using (model, drafter, temperature, nodes)
 group by all
 union all
-select 'measure_speed', printf('%s/%s/T%g-n%d', model, drafter, temperature, nodes), sum(new_tokens + baseline_new_tokens)
-from speed
+select
+    if(d.is_rival, 'time_rival', 'measure_speed'),
+    d.job,
+    sum(s.new_tokens + s.baseline_new_tokens)
+from speed as s
+inner join drafting as d using (model, drafter, temperature, nodes)
 group by all
 union all
 select 'train_draft', printf('%s/%s', model, drafter), sum(slots)
@@ -179,7 +193,7 @@ from training
 where split = 'train' and ttt_step = 0
 group by all;
 
--- jobs named by a drafter alone made it: they train it, or search for what it skips
+-- jobs named by a drafter alone made it: they train it, or search for what it skips; an import only copies
 create view preparation as
 select
     r.model,
@@ -190,7 +204,7 @@ select
     avg(j.seconds) as seconds,
     max(j.max_rss_mb) as max_rss_mb
 from (select distinct model, drafter, layer_set from runs) as r
-inner join jobs as j on j.job = r.model || '/' || r.drafter
+inner join jobs as j on j.job = r.model || '/' || r.drafter and j.rule <> 'import_draft'
 group by r.model, r.layer_set, j.rule
 order by all;
 

@@ -63,6 +63,11 @@ class Remembers(Protocol):
 Options = TypeVar("Options", bound=Section)
 
 
+def chain_nodes(config: RivalConfig) -> int:
+    """Return the nodes of a chain, the root counted."""
+    return config.draft_length + 1
+
+
 @dataclass(frozen=True)
 class Rival(Generic[Options]):
     """A way of drafting.
@@ -71,11 +76,13 @@ class Rival(Generic[Options]):
         build: (given, options) → drafter.
         options: Model that checks its options.
         seeded: Whether it draws at random.
+        nodes: Entry → most nodes that it drafts of those asked for, the root counted; said before anything runs.
     """
 
     build: Callable[[Given, Options], Drafter]
     options: type[Options]
     seeded: bool = field(default=False, kw_only=True)
+    nodes: Callable[[RivalConfig], int] = field(default=chain_nodes, kw_only=True)
 
 
 def known_rivals() -> list[str]:
@@ -116,7 +123,8 @@ def checked_rival(config: RivalConfig, name: RivalName) -> tuple[Rival[Any], Sec
         name: Name of a run.
 
     Raises:
-        UserError: There is no such drafter, an option does not fit, or a seed is missing or of no use.
+        UserError: There is no such drafter, an option does not fit, a seed is missing or of no use, or it fills no
+            tree of the size asked for.
     """
     rival: Rival[Any] = RIVALS.load(config.name, Rival)
     where = f"rivals.{name.label}"
@@ -125,7 +133,13 @@ def checked_rival(config: RivalConfig, name: RivalName) -> tuple[Rival[Any], Sec
         raise UserError(f"{where}.seeds: is missing; this drafter draws at random, expected such as [0]")
     if not rival.seeded and name.seed is not None:
         raise UserError(f"{where}.seeds: found {name.seed}, but this drafter draws nothing; expected no seeds")
+    _refuse_other_size(config, where, rival.nodes(config))
     return rival, options
+
+
+def _refuse_other_size(config: RivalConfig, where: str, nodes: int) -> None:
+    if nodes != config.nodes:
+        raise UserError(f"{where}.tree_nodes: is {config.nodes}, but it drafts {nodes} nodes at most; expected {nodes}")
 
 
 def load_rival(arguments: argparse.Namespace, config: RivalConfig, runtime: Runtime) -> tuple[Target, Drafter]:
@@ -162,9 +176,5 @@ def build_rival(config: RivalConfig, target: Target, name: RivalName, files: dic
         if need not in files:
             raise UserError(f"--{need}: is missing; {name} needs the {FILES[need]}")
     drafter = rival.build(given, options)
-    if drafter.nodes != config.nodes:
-        raise UserError(
-            f"{given.key}.tree_nodes: is {config.nodes}, but it drafts {drafter.nodes} nodes at most; expected "
-            f"{drafter.nodes}"
-        )
+    _refuse_other_size(config, given.key, drafter.nodes)  # a small vocabulary, too, may leave fewer
     return drafter

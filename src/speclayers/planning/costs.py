@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 
 from speclayers.config import DraftConfig, SkipSearch, Study, TrainedSource
 from speclayers.drafting.halving import plan_rungs
-from speclayers.fingerprint import rival_jobs
+from speclayers.fingerprint import rival_jobs, rival_needs
 from speclayers.layout import Layout
 from speclayers.names import LAYERS_PATTERN, HeadName, RivalName, ShapeName, layers_of
 from speclayers.planning import constants as known
 from speclayers.planning.constants import GPU, HOST, PROCESSOR
 from speclayers.planning.cost import MB, Cost, TargetCost
-from speclayers.planning.fanout import most_sets, shapes
+from speclayers.planning.fanout import most_sets
 from speclayers.planning.sizes import ASSUMED, STORED_BYTES, Size, size_of
 from speclayers.reading import checked_options
 from speclayers.specs import train_medusa
@@ -327,9 +327,9 @@ class Costs:
         drafting += cycles * acceptance.depth * 4 * target.machine.layer_seconds
         return target.passes(turns, turns * prompt) + target.passes(cycles, cycles * nodes) + drafting
 
-    def _decoding(self, model: str, seconds: float, head_mb: float = 0) -> Cost:
+    def _decoding(self, model: str, seconds: float, head_mb: float = 0, nodes: int = 1) -> Cost:
+        """Return what decoding takes, plain or with a drafter of some weights and nodes in the target's cache."""
         target = self._target(model)
-        nodes = max(shape.nodes for shape in shapes(self.study.acceptance))
         tokens = nodes + self.study.acceptance.max_new_tokens + max(known.QUESTION_TOKENS.values())
         memory = target.machine.start_mb + target.weights_mb + 2 * target.keys_mb(tokens) + head_mb
         return Cost(target.start + seconds, memory, HOST.run_mb, self.gpus(model))
@@ -344,20 +344,27 @@ class Costs:
         acceptance, model = self.study.acceptance, wildcards["model"]
         turns, nodes = self._asked() / acceptance.shards, ShapeName.parse(str(wildcards["nodes"])).nodes
         seconds = self._speculative(model, wildcards["head"], turns, acceptance.max_new_tokens, nodes)
-        return self._decoding(model, seconds, self._head_weights(model, 3) * 4 / MB)
+        return self._decoding(model, seconds, self._head_weights(model, 3) * 4 / MB, nodes)
 
     def _measure_speed(self, wildcards: Mapping[str, str]) -> Cost:
         speed, model = self.study.speed, wildcards["model"]
         turns, nodes = self._turns(speed.per_category), ShapeName.parse(str(wildcards["nodes"])).nodes
         seconds = self._plain(model, turns, speed.max_new_tokens)
         seconds += self._speculative(model, wildcards["head"], turns, speed.max_new_tokens, nodes)
-        return self._decoding(model, seconds, self._head_weights(model, 3) * 4 / MB)
+        return self._decoding(model, seconds, self._head_weights(model, 3) * 4 / MB, nodes)
 
     def _measure_rival(self, wildcards: Mapping[str, str]) -> Cost:
         acceptance, model = self.study.acceptance, wildcards["model"]
         jobs = rival_jobs(RivalName.parse(wildcards["rival"]).kind, acceptance.shards)
         plain = self._plain(model, self._asked() / jobs, acceptance.max_new_tokens)
-        return self._decoding(model, known.RIVAL_PASSES * plain)
+        return self._without_head(wildcards, known.RIVAL_PASSES * plain)
+
+    def _without_head(self, wildcards: Mapping[str, str], seconds: float) -> Cost:
+        """Return what decoding with a drafter takes that needs no head, but may have weights of its own."""
+        model, name = wildcards["model"], RivalName.parse(wildcards["rival"])
+        config = self.study.rival(name.label)
+        weights = config.draft_length * self.size(model).width ** 2 if "weights" in rival_needs(name.kind) else 0
+        return self._decoding(model, seconds, weights * 4 / MB, config.nodes)
 
     def skip_search(self, rival: str) -> SkipSearch:
         """Return how layers to skip are searched for a drafter's run.
@@ -373,12 +380,12 @@ class Costs:
     def _search_skips(self, wildcards: Mapping[str, str]) -> Cost:
         settings, model = self.skip_search(wildcards["rival"]), wildcards["model"]
         plain = self._plain(model, settings.trials * settings.prompts, settings.new_tokens)
-        return self._decoding(model, known.SEARCH_PASSES * plain)
+        return self._without_head(wildcards, known.SEARCH_PASSES * plain)
 
     def _time_rival(self, wildcards: Mapping[str, str]) -> Cost:
         speed, model = self.study.speed, wildcards["model"]
         plain = self._plain(model, self._turns(speed.per_category), speed.max_new_tokens)
-        return self._decoding(model, (1 + known.RIVAL_PASSES) * plain)
+        return self._without_head(wildcards, (1 + known.RIVAL_PASSES) * plain)
 
     # ------------------------------------------------------------ pages
 

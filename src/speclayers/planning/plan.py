@@ -185,7 +185,8 @@ def _jobs(costs: Costs, model: str) -> Iterator[Job]:
         kind = RivalName.parse(str(run.head)).kind
         jobs = rival_jobs(kind, study.acceptance.shards)
         yield from (job("measure_rival", rival=run.head, temperature=run.temperature) for _ in range(jobs))
-    yield from (job("time_rival", temperature=run.temperature) for run in timed_rival_runs(study, model))
+    for run in timed_rival_runs(study, model):
+        yield job("time_rival", rival=run.head, temperature=run.temperature)
     yield job("summarise_model")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from speclayers.config import Section
+from speclayers.config import RivalConfig, Section
 from speclayers.drafting.lookahead import LookaheadDrafter
 from speclayers.drafting.rival import Given, Rival
 from speclayers.errors import UserError
@@ -20,19 +20,25 @@ class Options(Section):
 
 
 def build(given: Given, options: Options) -> LookaheadDrafter:
-    """Return the drafter.
-
-    Raises:
-        UserError: The n-grams are too short for a window.
-    """
-    if given.draft_length < 2:
-        raise UserError(
-            f"{given.key}.draft_length: is {given.draft_length}, so that n-grams have {given.draft_length + 1} tokens; "
-            "expected 2 or more"
-        )
+    """Return the drafter."""
     guesses = (given.nodes - 1) // given.draft_length
     name = str(given.name)
     return LookaheadDrafter(name, given.draft_length + 1, options.window, guesses, given.seed, options.pool_text)
 
 
-RIVAL = Rival(build, Options, seeded=True)
+def nodes(config: RivalConfig) -> int:
+    """Return the nodes of whole n-grams below one root.
+
+    Raises:
+        UserError: The n-grams are too short for a window.
+    """
+    length = config.draft_length
+    if length < 2:
+        raise UserError(
+            f"rivals.{config.runs()[0].label}.draft_length: is {length}, so that n-grams have {length + 1} tokens; "
+            "expected 2 or more"
+        )
+    return config.nodes - (config.nodes - 1) % length
+
+
+RIVAL = Rival(build, Options, seeded=True, nodes=nodes)

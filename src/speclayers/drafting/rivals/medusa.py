@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from speclayers.config import Section
+from speclayers.config import RivalConfig, Section
 from speclayers.drafting.medusa import MedusaDrafter
-from speclayers.drafting.medusa_heads import load_medusa
+from speclayers.drafting.medusa_heads import RANKS, load_medusa
 from speclayers.drafting.rival import Given, Rival
 from speclayers.errors import UserError
 
@@ -32,4 +32,10 @@ def build(given: Given, options: Options) -> MedusaDrafter:
     return MedusaDrafter(given.target, heads, given.nodes, str(given.name))
 
 
-RIVAL = Rival(build, Options, seeded=True)
+def nodes(config: RivalConfig) -> int:
+    """Return the nodes of the largest tree of its heads' candidates, or as many as asked for where there are more."""
+    largest = sum(int(RANKS**depth) for depth in range(config.draft_length + 1))
+    return min(config.nodes, largest)
+
+
+RIVAL = Rival(build, Options, seeded=True, nodes=nodes)
