@@ -27,8 +27,8 @@ plan: .venv/ready
 	@$(bin)/python scripts/plan.py --configfile $(STUDY)
 
 test: .venv/ready
-	$(bin)/python -m pytest --numprocesses 2 tests/unit
-	$(bin)/python -m pytest tests/integration tests/oracles
+	$(bin)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder \
+	  tests/integration tests/oracles tests/unit
 
 cluster: .venv/ready
 	$(bin)/python -m pytest tests/cluster

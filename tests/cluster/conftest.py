@@ -9,14 +9,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import pytest
 
 from tests.integration.conftest import ROOT, Workspace, link_weights
 
 HERE = Path(__file__).parent
-FAST = ("--slurm-init-seconds-before-status-checks", "1", "--seconds-between-status-checks", "1")
+FAST = ("--slurm-init-seconds-before-status-checks", "6", "--seconds-between-status-checks", "1")
 STUDY = ("--configfile", "studies/smoke.yaml", "studies/cluster.yaml")  # last: it takes all words behind it
 SMALL = {"OMP_NUM_THREADS": "1"}
 WAIT = 1200
@@ -53,9 +53,10 @@ class Pretend:
 class ClusterWorkspace(Workspace):
     """A workspace with the link `slurm`, and a study that asks for GPUs."""
 
-    def __init__(self, folder: Path):
-        super().__init__(folder)
-        shutil.copy(HERE / "study.yaml", folder / "studies/cluster.yaml")
+    def fill(self) -> Self:
+        super().fill()
+        shutil.copy(HERE / "study.yaml", self.folder / "studies/cluster.yaml")
+        return self
 
     def slurm(self, *words: str, study: tuple[str, ...] = STUDY) -> subprocess.CompletedProcess[str]:
         """Run the workflow as its README says, only asking SLURM for news more often."""
@@ -129,7 +130,7 @@ SACCT = ("JobID", "Comment", "State", "AllocTRES", "TimelimitRaw", "Partition")
 def finished(pretend, tmp_path_factory):
     """The smoke study, from nothing to its report; tests leave it as it is."""
     pretend.start("accounting")
-    space = ClusterWorkspace(tmp_path_factory.mktemp("cluster"))
+    space = ClusterWorkspace(tmp_path_factory.mktemp("cluster")).fill()
     done = space.slurm("--slurm-status-command", "sacct")
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
     rows = command("sacct", "-X", "-P", "-n", "-o", ",".join(SACCT)).splitlines()
@@ -142,9 +143,7 @@ def copy(finished, tmp_path):
     """A copy of the finished study that a test may change."""
     folder = tmp_path / "copy"
     shutil.copytree(finished.space.folder, folder, symlinks=True, copy_function=link_weights)
-    space = object.__new__(ClusterWorkspace)
-    space.folder = folder
-    return space
+    return ClusterWorkspace(folder)
 
 
 def documented(text: str) -> str:

@@ -1,10 +1,12 @@
 """A workspace where the workflow runs, and the smoke study, run once for all tests."""
 
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -17,12 +19,16 @@ class Workspace:
 
     def __init__(self, folder: Path):
         self.folder = folder
+
+    def fill(self) -> Self:
+        """Put the workflow into the folder."""
         for name in WORKFLOW:
             source = ROOT / name
             if source.is_dir():
-                shutil.copytree(source, folder / name)
+                shutil.copytree(source, self.folder / name)
             else:
-                shutil.copy(source, folder / name)
+                shutil.copy(source, self.folder / name)
+        return self
 
     def run(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run a command of the environment in this folder, without a terminal, under some environment variables."""
@@ -42,14 +48,21 @@ class Workspace:
 @pytest.fixture
 def workspace(tmp_path):
     """An empty workspace."""
-    return Workspace(tmp_path)
+    return Workspace(tmp_path).fill()
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory):
-    """The workspace of a finished smoke study; tests leave it as it is."""
-    space = Workspace(tmp_path_factory.mktemp("smoke"))
-    done = space.smoke()
+def finished(tmp_path_factory, worker_id):
+    """The workspace of a finished smoke study, one for all processes of a test run; tests leave it as it is."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own if worker_id == "master" else own.parent) / "smoke"
+    with Path(f"{folder}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        space = Workspace(folder)
+        if not folder.exists():
+            folder.mkdir()
+            space.fill()
+        done = space.smoke()  # nothing to do where another process has done it
     assert done.returncode == 0, done.stderr[-6000:]
     return space
 
@@ -64,6 +77,4 @@ def copy_of_finished(finished, tmp_path):
     """A copy of the finished study that a test may change."""
     folder = tmp_path / "copy"
     shutil.copytree(finished.folder, folder, symlinks=True, copy_function=link_weights)
-    space = object.__new__(Workspace)
-    space.folder = folder
-    return space
+    return Workspace(folder)

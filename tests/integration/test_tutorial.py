@@ -3,6 +3,7 @@
 import re
 import shlex
 import shutil
+from collections import Counter
 
 from tests.integration.conftest import ROOT
 
@@ -31,6 +32,11 @@ def run(space, number):
     return said
 
 
+def trained(results):
+    """When each head was written."""
+    return {head: head.stat().st_mtime_ns for head in results.glob("smoke-qwen3/heads/*/model.safetensors")}
+
+
 def test_every_command_of_the_tutorial_works(copy_of_finished):
     space, results = copy_of_finished, copy_of_finished.folder / "results/smoke"
     assert SECTIONS[1] == [("sh", "make install\nsource .venv/bin/activate\n")]  # what runs this test has done that
@@ -43,8 +49,16 @@ def test_every_command_of_the_tutorial_works(copy_of_finished):
     for name in ("report.html", "summary.md", "comparison.tex", "comparison.csv"):
         assert (results / name).stat().st_size
     assert "detectable" in run(space, 6)
-    assert "The run ended well" in run(space, 7)
-    assert (results / "smoke-qwen3/heads/eagle3.l01-l05.s0/model.safetensors").exists()
+    before = trained(results)
+    said = run(space, 7)
+    assert "The run ended well" in said
+    ran = Counter(re.findall(r"^(?:local)?rule (\w+):$", said, re.MULTILINE))
+    assert ran["train_draft"] == 1
+    assert ran["extract_features"] <= 1
+    assert not {"build_corpus", "dump_activations", "measure_geometry", "decode_baseline"} & set(ran)
+    assert trained(results).items() >= before.items()
+    (added,) = trained(results).keys() - before.keys()
+    assert added.parent.name == "eagle3.l01-l05.s0"
     assert "| smoke-qwen3 | {1, 5} | pinned |" in (results / "summary.md").read_text()
     run(space, 8)
     assert list(results.glob("smoke-qwen3/exports/*/*/config.json"))

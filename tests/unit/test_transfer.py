@@ -23,7 +23,10 @@ START = "eagle3.l01-l03.s0"
 
 @pytest.mark.parametrize(
     ("percent", "tokens", "expected"),
-    [(0, None, (0, 0, None)), (10, None, (1, 0, None)), (50, 77, (6, 2, 38)), (0, 77, (0, 0, 0))],
+    [
+        *((0, None, (0, 0, None)), (10, None, (1, 0, None)), (50, 77, (6, 2, 38)), (0, 77, (0, 0, 0))),
+        *((1, None, (1, 0, None)), (1, 30, (1, 0, 1))),  # too little to round to a step, but not nothing
+    ],
 )
 def test_a_moved_head_gets_its_share_of_training(percent, tokens, expected):
     draft = DraftConfig(steps=12, warmup_steps=4, tokens=tokens)

@@ -45,10 +45,11 @@ def moved_settings(draft: DraftConfig, name: HeadName) -> DraftConfig:
 
 
 def share_of_training(draft: DraftConfig, percent: int) -> DraftConfig:
-    """Return the settings of some per cent of a training: of its steps or tokens and of the warm-up, rounded."""
+    """Return the settings of some per cent of a training: of its steps or tokens, one at least, and of the warm-up."""
     lengths = {"steps": draft.steps, "warmup_steps": draft.warmup_steps, "tokens": draft.tokens}
-    known = {key: length for key, length in lengths.items() if length is not None}
-    return draft.model_copy(update={key: round(length * percent / 100) for key, length in known.items()})
+    part = {key: round(length * percent / 100) for key, length in lengths.items() if length is not None}
+    least = {key: 1 for key in ("steps", "tokens") if percent and part.get(key) == 0}
+    return draft.model_copy(update=part | least)
 
 
 def record_start(head: Eagle3Head, name: HeadName) -> None:
