@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from speclayers.layout import GEOMETRY_TABLES, Layout
 from speclayers.names import layers_name
+from tests.integration.conftest import ROOT
 
 MODEL = "smoke-qwen3"
 LAYOUT = Layout("smoke")
@@ -56,6 +57,26 @@ def test_another_study_does_not_make_the_shared_model_again(finished):
     assert "build_corpus" in planned
     assert "build_teacher" not in planned
     assert "make_tiny_model" not in planned
+
+
+def arrows(nodes, edges):
+    """The arrows of a graph by its rules' names."""
+    names = dict(nodes)
+    return {(names[start], names[end]) for start, end in edges}
+
+
+def test_the_picture_of_the_rules_is_the_workflows(finished):
+    """docs/workflow.md shows the default study's: with drafters without a head, and nothing shared out over jobs."""
+    words = ("snakemake", "--rulegraph", "dot", "--configfile", "studies/smoke.yaml")
+    graph = finished.run(*words).stdout
+    ours = arrows(re.findall(r"(\d+)\[label = \"(\w+)\"", graph), re.findall(r"(\d+) -> (\d+)", graph))
+    picture = (ROOT / "docs/figures/rules.svg").read_text()
+    nodes = re.findall(r"<title>(\d+)</title>\s(?:<path.*\s)?<text.*>(\w+)</text>", picture)
+    shown = arrows(nodes, re.findall(r"<title>(\d+)&#45;&gt;(\d+)</title>", picture))
+    assert len(ours) > 30
+    assert all("accumulate_gram" in arrow for arrow in ours - shown)
+    others = {"measure_rival", "time_rival", "fetch_model"}  # the default study studies a fetched model, too
+    assert all(others & set(arrow) for arrow in shown - ours)
 
 
 def test_a_dry_run_shows_the_stages_before_the_selection(workspace):
