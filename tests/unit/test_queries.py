@@ -22,7 +22,7 @@ def connection(tmp_path_factory):
     root = tmp_path_factory.mktemp("study")
     sets = {"eagle3": (2, 6, 9), "min_entropy": (1, 2, 3)} | {f"random{i}": (1 + i, 3 + i, 4 + i) for i in range(7)}
     many = MadeUpModel("many", sets=sets, questions=6, nodes=(30, 60), different_turns=1)
-    made_up_study(root, many, MadeUpModel("tiny-qwen3", temperatures=(0.0,), chains=(6,)))
+    made_up_study(root, many, MadeUpModel("tiny-qwen3", temperatures=(0.0,), chains=(6,), rivals={"clasp": 0.9}))
     with duckdb.connect(str(root / "study.duckdb"), read_only=True) as connection:
         yield connection
 
@@ -42,6 +42,7 @@ def test_a_query_runs_and_finds_something(connection, key):
 
 def test_the_best_set_and_the_worst_are_those_that_were_made_so(connection):
     rows = connection.sql(QUERIES["1a"]).df()
+    assert rows["layers"].notna().all()  # a drafter without a head would be the first
     assert rows[rows["model"] == "tiny-qwen3"].iloc[-1]["selectors"] == "min_entropy"
     verdicts = connection.sql(QUERIES["2a"]).df()
     assert set(verdicts[verdicts["selectors"] == "min_entropy"]["verdict"]) >= {"lower"}
@@ -50,7 +51,7 @@ def test_the_best_set_and_the_worst_are_those_that_were_made_so(connection):
 
 def test_a_pivot_has_a_column_a_setting(connection):
     columns = connection.sql(QUERIES["4a"]).columns
-    assert sum(column.startswith("T=") for column in columns) == 2 * 2 + 1
+    assert sum(column.startswith("T=") for column in columns) == 2 * 2 + 1 + 1  # a chain, and what the drafter drafts
 
 
 def test_correlations_are_known_where_enough_sets_are(connection):
