@@ -16,9 +16,9 @@ import pytest
 from tests.integration.conftest import ROOT, Workspace, link_weights
 
 HERE = Path(__file__).parent
-FAST = ("--slurm-init-seconds-before-status-checks", "6", "--seconds-between-status-checks", "1")
+SNAKEMAKE = ("python", "-m", "tests.cluster.asking_often")
 STUDY = ("--configfile", "studies/smoke.yaml", "studies/cluster.yaml")  # last: it takes all words behind it
-SMALL = {"OMP_NUM_THREADS": "1"}
+SMALL = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
 WAIT = 1200
 """Seconds until a test gives up; a machine with nothing else to do needs a tenth."""
 
@@ -60,12 +60,12 @@ class ClusterWorkspace(Workspace):
 
     def slurm(self, *words: str, study: tuple[str, ...] = STUDY) -> subprocess.CompletedProcess[str]:
         """Run the workflow as its README says, only asking SLURM for news more often."""
-        return self.run("snakemake", *words, "--profile", "slurm", *FAST, *study, **SMALL)
+        return self.run(*SNAKEMAKE, *words, "--profile", "slurm", *study, **SMALL)
 
     @contextmanager
     def running_slurm(self, *words: str, study: tuple[str, ...] = STUDY) -> Iterator[subprocess.Popen[bytes]]:
         """The same in the background, both streams in the file `run.log`; it ends well, or is interrupted."""
-        call = [str(Path(sys.executable).parent / "snakemake"), *words, "--profile", "slurm", *FAST, *study]
+        call = [sys.executable, *SNAKEMAKE[1:], *words, "--profile", "slurm", *study]
         with (self.folder / "run.log").open("w") as log:
             run = subprocess.Popen(call, cwd=self.folder, stdout=log, stderr=subprocess.STDOUT, env=os.environ | SMALL)
         try:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from speclayers.layout import Layout
-from tests.cluster.conftest import FAST, ROOT, STUDY, WAIT, announced, command, documented
+from tests.cluster.conftest import ROOT, STUDY, WAIT, announced, command, documented
 
 MODEL = "smoke-qwen3"
 LAYOUT = Layout("smoke")
@@ -147,8 +147,8 @@ def test_another_executor_runs_the_same_workflow(space):
     (space.folder / "generic/config.yaml").write_text(profile)
     head = heads(space)[0]
     target = LAYOUT.acceptance(MODEL, head, "0", 16, "cycles")
-    waiting = FAST[2:]
-    done = space.run("snakemake", "layers", target, "--profile", "generic", *waiting, *STUDY, OMP_NUM_THREADS="1")
+    often = ("--seconds-between-status-checks", "1")
+    done = space.run("snakemake", "layers", target, "--profile", "generic", *often, *STUDY, OMP_NUM_THREADS="1")
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
     ran = {job.rule: job for job in announced(done.stdout + done.stderr) if not job.local}
     assert set(ran) == {"measure_acceptance", "render_layers"}
