@@ -103,7 +103,7 @@ def layers_page(study: Study, recommendations: list[dict[str, Any]]) -> str:
     parts = [
         Section("selections", "Which layers were chosen", list(selections_section(study))),
         Section("ids", "Ids for serving engines", [Block("table", page_tables.engine_ids(recommendations))]),
-        Section("layers", "The layers", list(layers_section(study))),
+        Section("layers", "The layers", list(layers_section(study, warned=False))),
         Section("provenance", "Provenance", list(provenance_section(study))),
     ]
     drawn = [block.content for part in parts for block in part.blocks if isinstance(block.content, Figure)]
