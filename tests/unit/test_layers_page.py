@@ -221,5 +221,5 @@ def test_the_script_renders_several_models(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", arguments)
     runpy.run_path(str(SCRIPT), run_name="__main__")
     page = Path(where.layers_page)
-    assert "other, k = 3" in page.read_text()
+    assert "other, k\u00a0=\u00a03" in page.read_text()
     assert [path.name for path in page.parent.iterdir() if path.name.startswith(".layers")] == []

@@ -16,10 +16,11 @@ import pytest
 from speclayers.analysis import page_tables, report
 from speclayers.analysis.acceptance_figures import categories, depths, forest, prediction
 from speclayers.analysis.figures import COLOURS, DASHES, SHAPES, Figure, padded, records
+from speclayers.analysis.layer_warnings import warnings_of
 from speclayers.analysis.report import exactness_sentence, render, sections, write_figures, write_report
 from speclayers.analysis.screening_page import curve
 from speclayers.analysis.study import settings_of
-from speclayers.analysis.wording import joined, layers_in_words
+from speclayers.analysis.wording import joined, layers_in_words, unbroken
 from tests.synthetic import STUDY, MadeUpModel, layout, made_up_study, write_model
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -496,8 +497,27 @@ def test_chains_are_labelled_and_the_answer_speaks_of_trees(tmp_path):
     cells = {row[4] for row in page_tables.tau(told).rows}
     assert cells == {"30", "6, chain"}
     text = Page(rendered(told)[0]).text
-    assert "T = 0, chain of 6 nodes" in text
+    assert "T\u00a0=\u00a00, chain of 6 nodes" in text
     assert "draft trees of 30 nodes" in text
+    assert "verifying 30 nodes took" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ("limits of 95 % at T = 0, k = 3", "limits of 95~% at T~=~0, k~=~3"),
+        ("risk = 3, 4 sets, N = 12", "risk = 3, 4 sets, N = 12"),
+    ],
+)
+def test_lines_do_not_end_within_a_number_and_its_sign(text, whole):
+    assert unbroken(text) == whole.replace("~", "\u00a0")
+
+
+def test_each_model_is_shown_with_its_own_warnings(study):
+    (layers,) = (section for section in sections(study) if section.name == "layers")
+    warned = [(block.model, block.content) for block in layers.blocks if str(block.content).startswith("Warning: ")]
+    assert warned == [(model, f"Warning: {line}") for model in study.models for line in warnings_of(study, model)]
+    assert warned
 
 
 def test_a_search_is_told_step_by_step_and_a_long_one_shortened(study, page):

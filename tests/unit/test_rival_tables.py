@@ -13,10 +13,12 @@ from speclayers.analysis.answer import answer
 from speclayers.analysis.estimates import Measured
 from speclayers.analysis.report import sections
 from speclayers.analysis.rival_estimates import pair_draws
-from speclayers.analysis.rivals_figures import front, spread
+from speclayers.analysis.rivals_figures import columns, front, spread
+from speclayers.analysis.rivals_page import MEANINGS
 from speclayers.analysis.statistics import Counts, holm, tau_by_seed
 from speclayers.analysis.study import build_study, read_study
 from speclayers.analysis.warehouse import new_database, query
+from speclayers.drafting.rival import known_rivals
 from tests.synthetic import RIVAL_NODES, MadeUpModel, layout, write_study
 
 RIVALS = {"prompt_lookup": 0.3, "searched": 0.6, "random_skip.s0": 0.2, "random_skip.s1": 0.25, "trained_rival.s0": 0.5}
@@ -180,12 +182,25 @@ def test_the_page_shows_yields_costs_and_categories(tables):
 def test_the_figure_names_the_best_and_the_best_of_those_without_training(study):
     (figure,) = blocks(study, "figure")
     assert re.fullmatch(
-        r"On tiny-qwen3, .* yields most \(τ 2\.\d\d\) after \d+ seconds .+ prompt_lookup without any \(1\.\d\d\); .*",
+        r"On tiny-qwen3, .* yields most \(τ 2\.\d\d \[.+?\]\) after \d+ seconds .+"
+        r" prompt_lookup without any \(1\.\d\d\); .*",
         figure.title,
     )
     assert "no cheaper one equals" in figure.alt
     texts = {row["name"] for row in figure_rows(figure) if "label" in row}
     assert texts == {"prompt_lookup", "searched", "random_skip", "trained_rival", "{2, 6, 9}"}
+
+
+def test_close_points_have_their_labels_in_one_column():
+    places, outward = np.array([5.0, 0.0, 4.9, 4.0, 0.1]), np.array([-1, 1, -1, -1, 1])
+    assert list(columns(places, 0.5, outward)) == [4.9, 0.1, 4.9, 4.0, 0.1]
+
+
+def test_what_each_drafter_does_is_told_where_it_is_known(study):
+    (words,) = (b.content for s in sections(study) if s.name == "words" for b in s.blocks)
+    told = [term for term, _ in words if term in MEANINGS]
+    assert told == ["random_skip", "prompt_lookup"]  # the others are made up
+    assert set(MEANINGS) <= set(known_rivals())
 
 
 def figure_rows(figure):

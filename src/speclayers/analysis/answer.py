@@ -7,7 +7,15 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from speclayers.analysis.statistics import SEEDS_FOR_LAYERS
-from speclayers.analysis.study import HEADLINE_METRIC, Study, of_model, rival_labels, rows_of, settings_of
+from speclayers.analysis.study import (
+    HEADLINE_METRIC,
+    SETTING_ORDER,
+    Study,
+    of_model,
+    rival_labels,
+    rows_of,
+    settings_of,
+)
 from speclayers.analysis.wording import (
     confidence_level,
     count,
@@ -17,7 +25,6 @@ from speclayers.analysis.wording import (
     layers_in_words,
     listed,
     number,
-    percent,
     set_name,
     setting,
     signed,
@@ -163,7 +170,8 @@ def _detectable(rows: pd.DataFrame) -> str:
     low, high = known["detectable"].min(), known["detectable"].max()
     shown = number(low) if number(low) == number(high) else f"{number(low)} to {number(high)}"
     base = (known["difference"] / known["relative"]).median()
-    share = f" ({percent(known['detectable'].median() / base)} of τ)" if base > 0 else ""
+    ends = [number(100 * end / base, 0) for end in (low, high)] if base > 0 else []
+    share = f" ({' to '.join(dict.fromkeys(ends))} % of τ)" if ends else ""
     return f"Differences below about {shown}{share} would probably have gone unnoticed"
 
 
@@ -229,7 +237,7 @@ def _speed(study: Study) -> list[str]:
     for model, rows in heads.groupby("model", sort=False):
         reference = of_model(study.comparisons, str(model))["reference"]
         of_reference = rows[rows["layer_set"].isin(set(reference))]
-        row = (of_reference if len(of_reference) else rows).iloc[0]
+        row = (of_reference if len(of_reference) else rows).sort_values(SETTING_ORDER, kind="stable").iloc[0]
         sentences.append(f"on {model} {speed_sentence(row)}")
     return sentences if len(sentences) <= NAMED else [_speeds(heads)]
 

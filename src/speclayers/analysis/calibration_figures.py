@@ -10,9 +10,8 @@ import pandas as pd
 
 from speclayers.analysis.figures import Figure, file_name, heading, padded, records, series, specification, tooltips
 from speclayers.analysis.study import Study, of_model
-from speclayers.analysis.wording import count, listed, number
+from speclayers.analysis.wording import FILTER_SCOPES, count, listed, number
 
-_SCOPES = {"per_prompt": "share of each prompt", "pooled": "share of all", "absolute": "by threshold"}
 _SEGMENTS = ("first", "middle", "last")
 SETTLED_SHARE, SETTLED_CKA = 0.1, 0.02
 """The calibration was large enough if, from half of the tokens to all, no layer moves by more than this: entropy as a
@@ -24,10 +23,12 @@ def filter_sweep(study: Study, model: str) -> Figure | None:
     rows = of_model(study.filter_sweep, model).dropna(subset=["share", "variance"])
     if rows.empty:
         return None
-    rows = rows.assign(name=[f"{s}, {_SCOPES.get(c, c)}" for s, c in zip(rows["subset"], rows["scope"], strict=True)])
+    rows = rows.assign(
+        name=[f"{s}, {FILTER_SCOPES.get(c, c)}" for s, c in zip(rows["subset"], rows["scope"], strict=True)]
+    )
     names = [
         f"{subset}, {words}"
-        for words in _SCOPES.values()
+        for words in FILTER_SCOPES.values()
         for subset in ("filtered", "random")
         if f"{subset}, {words}" in set(rows["name"])
     ]

@@ -36,6 +36,11 @@ FAINT = 0.15
 
 INK, RULE = "#1b1f24", "#c9ced6"
 PAGE_INK, PAGE_RULE = "currentColor", "var(--rule)"
+PAPER, PAGE_PAPER = "#ffffff", "var(--paper)"
+
+HALO = "halo"
+"""Style of a text drawn below itself in the paper's colour, so that no line strikes it through."""
+
 _FONT = "Helvetica, Arial, sans-serif"
 
 
@@ -67,11 +72,11 @@ class Figure:
 
     def for_page(self) -> dict[str, Any]:
         """Return the specification whose text and lines take the page's colours, light, dark or printed."""
-        return self.chart | {"config": _config(PAGE_INK, PAGE_RULE)}
+        return self.chart | {"config": _config(PAGE_INK, PAGE_RULE, PAGE_PAPER)}
 
     def for_file(self) -> dict[str, Any]:
         """Return the specification for a file of its own, with title and caption, on white."""
-        return self.chart | {"config": _config(INK, RULE)} | self.frame
+        return self.chart | {"config": _config(INK, RULE, PAPER)} | self.frame
 
     @property
     def frame(self) -> dict[str, Any]:
@@ -87,7 +92,7 @@ def _lines(text: str, width: int) -> list[str]:
     return textwrap.wrap(text.replace(" %", "\u00a0%"), width) or [""]
 
 
-def _config(ink: str, rule: str) -> dict[str, Any]:
+def _config(ink: str, rule: str, paper: str) -> dict[str, Any]:
     text = {"labelColor": ink, "titleColor": ink, "labelFont": _FONT, "titleFont": _FONT}
     return {
         "background": "transparent",
@@ -101,6 +106,7 @@ def _config(ink: str, rule: str) -> dict[str, Any]:
         "title": {"color": ink, "font": _FONT, "subtitleColor": ink, "subtitleFont": _FONT},
         "text": {"color": ink, "font": _FONT},
         "rule": {"color": ink},
+        "style": {HALO: {"stroke": paper, "strokeWidth": 4}},
         "view": {"stroke": rule},
     }
 

@@ -15,8 +15,13 @@ BEHIND = 0.01
 
 def layer_warnings(study: Study) -> list[str]:
     """Return the warnings of all models, model by model."""
-    checks = (few_tokens, not_settled, filter_like_random, short_of_the_best, judged_by_another_set)
-    return [told for model in study.models for check in checks for told in check(study, model)]
+    return [told for model in study.models for told in warnings_of(study, model)]
+
+
+def warnings_of(study: Study, model: str) -> Iterator[str]:
+    """Yield the warnings of one model."""
+    for check in (few_tokens, not_settled, filter_like_random, short_of_the_best, judged_by_another_set):
+        yield from check(study, model)
 
 
 def few_tokens(study: Study, model: str) -> Iterator[str]:

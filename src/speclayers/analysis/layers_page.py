@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 
 from speclayers.analysis import page_tables
-from speclayers.analysis.answer import Answer
-from speclayers.analysis.calibration_figures import settling
+from speclayers.analysis.answer import NAMED, Answer
+from speclayers.analysis.calibration_figures import measured_settling, settling
 from speclayers.analysis.figures import Figure
 from speclayers.analysis.layer_warnings import layer_warnings
 from speclayers.analysis.picks import picks
@@ -103,7 +103,7 @@ def layers_page(study: Study, recommendations: list[dict[str, Any]]) -> str:
     parts = [
         Section("selections", "Which layers were chosen", list(selections_section(study))),
         Section("ids", "Ids for serving engines", [Block("table", page_tables.engine_ids(recommendations))]),
-        Section("layers", "The layers", list(layers_section(study))),
+        Section("layers", "The layers", list(layers_section(study, warned=False))),
         Section("provenance", "Provenance", list(provenance_section(study))),
     ]
     drawn = [block.content for part in parts for block in part.blocks if isinstance(block.content, Figure)]
@@ -116,12 +116,21 @@ def layers_page(study: Study, recommendations: list[dict[str, Any]]) -> str:
 
 def layers_answer(study: Study) -> Answer:
     """Say which layers geometry would choose, how sure that is, and why."""
-    asked = f"Which layers of {joined(study.models)} does geometry choose for a drafter, how sure is that, and why?"
+    many = len(study.models) > NAMED
+    models = f"each of {len(study.models)} models" if many else joined(study.models)
+    asked = f"Which layers of {models} does geometry choose for a drafter, how sure is that, and why?"
     caveat = (
         "joint entropy says how much the layers hold together, not how many tokens a drafter will gain from them; only"
         " trained heads tell (the study's own page)."
     )
-    return Answer(asked, [line for model in study.models for line in _of_model(study, model)], caveat)
+    found = [line for model in study.models for line in _of_model(study, model)]
+    return Answer(asked, found, caveat, _overview(study) if many else "")
+
+
+def _overview(study: Study) -> str:
+    """Say on how many models the measurement has settled."""
+    settled = [found.enough for model in study.models if (found := measured_settling(study, model)) is not None]
+    return f"{sum(settled)} of {count(len(study.models), 'model')} were measured on enough tokens."
 
 
 def _of_model(study: Study, model: str) -> Iterator[str]:

@@ -109,8 +109,9 @@ def models_table(study: Study) -> PageTable:
         f"One line a model, at its first setting: τ of {study.reference}'s set, and the set of highest Δτ against it,"
         f" with {confidence_level(study.confidence)} limits. The highest of several is picked after the fact: go by its"
         " verdict, not by its Δτ. Smallest: the difference that one comparison would have found in 80 % of such runs."
+        " Answers: of all runs at T = 0, those identical to plain decoding's."
     )
-    return page_table(caption, [*head, "#seeds", "answers at T = 0"], cells)
+    return page_table(caption, [*head, "#seeds", "answers equal plain decoding's"], cells)
 
 
 def _line(study: Study, rows: pd.DataFrame) -> list[object]:
@@ -134,4 +135,4 @@ def _exact(study: Study, model: str) -> str:
     if runs.empty:
         return ""
     worst = [word for word in ("different", "diverges", "ties") if word in set(runs["exactness"])]
-    return f"{', '.join(worst) or 'exact'}: {int(runs['identical'].sum()):,} of {int(runs['turns'].sum()):,} identical"
+    return f"{', '.join(worst) or 'exact'}: {int(runs['identical'].sum()):,} of {int(runs['turns'].sum()):,}"

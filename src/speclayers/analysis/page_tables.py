@@ -19,6 +19,7 @@ from speclayers.analysis.study import (
     stability,
 )
 from speclayers.analysis.wording import (
+    FILTER_SCOPES,
     MISSING,
     SPLIT_IN_WORDS,
     confidence_level,
@@ -184,8 +185,8 @@ def filter_sets(study: Study, model: str) -> PageTable:
     for (scope, share), part in rows.groupby(["scope", "share"], sort=False):
         chosen = {(r["subset"], r["k"]): _in_words(r["layers"]) for r in rows_of(part)}
         sets = [chosen.get((subset, k)) for k in (1, 3) for subset in ("filtered", "random")]
-        cells.append([scope, number(share, 2), _whole(part["n_tokens"].max()), *sets])
-    head = ["share of", "#share", "#tokens", "k = 1, filtered", "k = 1, random", "k = 3, filtered", "k = 3, random"]
+        cells.append([FILTER_SCOPES.get(str(scope), scope), number(share, 2), _whole(part["n_tokens"].max()), *sets])
+    head = ["kept", "#share", "#tokens", "k = 1, filtered", "k = 1, random", "k = 3, filtered", "k = 3, random"]
     caption = (
         "What elsi would choose at each share, by entropy of order 2 on at most 1,024 of the tokens kept: a quick"
         " relative of the selection. Where filtered and random differ little, the filter decides little."
@@ -203,9 +204,9 @@ def gaps(study: Study) -> PageTable:
         gap = number(best - row["score"], 3) if len(row["layers"]) == row["k"] else MISSING  # E(S) grows with layers
         cells.append([row["model"], row["label"], _whole(row["k"]), _in_words(row["layers"]), gap, ", ".join(same)])
     caption = (
-        "Distance in E(S), nats, from the best of all sets of this k, as `exhaustive` finds it; a dash where the study"
-        " does not ask it, or where a selector found fewer than k layers. A greedy search that reaches 0 found the"
-        " best; below 0, it found a better one than the sets of highest E₂(S) that `exhaustive` scores again."
+        "Distance in E(S), nats, from the best of all sets of this k, as the selector exhaustive finds it; a dash where"
+        " the study does not ask it, or where a selector found fewer than k layers. A greedy search that reaches 0"
+        " found the best; below 0, it found a better one than the sets of highest E₂(S) that exhaustive scores again."
     )
     return page_table(caption, ["model", "selector", "#k", "layers", "#below exhaustive", "the same set by"], cells)
 
@@ -332,7 +333,7 @@ def speed(study: Study) -> PageTable:
     ]
     head = [
         "model",
-        "layers",
+        "drafter",
         "#T",
         "#nodes",
         "#speed-up",
@@ -344,7 +345,7 @@ def speed(study: Study) -> PageTable:
     caption = (
         "Speed-up: plain decoding's time per token over the drafter's, both interleaved on the same questions, the"
         " prompt's forward pass and the token that it gives left out;"
-        f" {confidence_level(study.confidence)} limits by bootstrap over questions. The last but one column: how many"
+        f" {confidence_level(study.confidence)} limits by bootstrap over questions. Passes: how many"
         " plain forward passes one verification takes. All of it holds for the machine that timed it."
     )
     return page_table(caption, [*head, "#other", "#passes", "#questions"], cells)

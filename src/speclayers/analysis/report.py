@@ -31,12 +31,12 @@ from speclayers.analysis import (
     transfer_page,
 )
 from speclayers.analysis.answer import Answer, answer, headline_comparisons
-from speclayers.analysis.figures import INK, PAGE_INK, PAGE_RULE, RULE, Figure
-from speclayers.analysis.layer_warnings import layer_warnings
+from speclayers.analysis.figures import INK, PAGE_INK, PAGE_PAPER, PAGE_RULE, PAPER, RULE, Figure
+from speclayers.analysis.layer_warnings import warnings_of
 from speclayers.analysis.page_tables import PageTable
 from speclayers.analysis.picks import Picks, picks
 from speclayers.analysis.study import Study, of_model
-from speclayers.analysis.wording import TERMS, count
+from speclayers.analysis.wording import TERMS, count, unbroken
 from speclayers.files import atomic_path, write_text
 
 PNG_SCALE = 2
@@ -150,6 +150,7 @@ def render_page(
         sets: What a reader can pick.
     """
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["unbroken"] = unbroken
     template = environment.from_string(_resource("page.html.j2"))
     return template.render(
         title=title,
@@ -163,7 +164,7 @@ def render_page(
                 "charts": {figure.name: figure.for_page() for figure in drawn},
                 "frames": {figure.name: figure.frame for figure in drawn},
                 "sets": sets,
-                "inks": {PAGE_INK: INK, PAGE_RULE: RULE},
+                "inks": {PAGE_INK: INK, PAGE_RULE: RULE, PAGE_PAPER: PAPER},
             }
         ),
         style=Markup(_resource("page.css")),
@@ -281,18 +282,19 @@ def _rivals_of(study: Study, model: str) -> Iterator[Block]:
 
 
 def _layers(study: Study) -> Iterator[Block]:
-    yield from (_text(f"Warning: {line}") for line in layer_warnings(study))
-    yield from layers_section(study)
+    yield from layers_section(study, warned=True)
 
 
-def layers_section(study: Study) -> Iterator[Block]:
-    """Yield what is known of each model's layers."""
+def layers_section(study: Study, *, warned: bool) -> Iterator[Block]:
+    """Yield what is known of each model's layers, with or without what could mislead about them."""
     for model in study.models:
-        yield from _about(model, _layers_of(study, model))
+        yield from _about(model, _layers_of(study, model, warned))
 
 
-def _layers_of(study: Study, model: str) -> Iterator[Block]:
+def _layers_of(study: Study, model: str, warned: bool) -> Iterator[Block]:
     yield Block("heading", model)
+    if warned:
+        yield from (_text(f"Warning: {line}") for line in warnings_of(study, model))
     drawn = geometry_figures.figures(study, model)
     yield from _shown(*drawn)
     if not drawn:
@@ -371,8 +373,8 @@ def _exactness(study: Study) -> Iterator[Block]:
         yield Block("table", acceptance_page.disagreements(study))
 
 
-def _words(_: Study) -> Iterator[Block]:
-    yield Block("terms", list(TERMS))
+def _words(study: Study) -> Iterator[Block]:
+    yield Block("terms", [*TERMS, *rivals_page.terms(study)])
 
 
 def provenance_section(study: Study) -> Iterator[Block]:

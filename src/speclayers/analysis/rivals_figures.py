@@ -8,10 +8,10 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from speclayers.analysis.figures import Figure, file_name, heading, padded, records, specification, tooltips
+from speclayers.analysis.figures import HALO, Figure, file_name, heading, padded, records, specification, tooltips
 from speclayers.analysis.rivals_page import is_rival, lossless
 from speclayers.analysis.study import Study, rows_of
-from speclayers.analysis.wording import confidence_level, count, drafter_in_words, number, setting
+from speclayers.analysis.wording import confidence_level, count, drafter_in_words, estimate, number, setting
 
 _METRICS = {"tau_question": "τ, tokens per verification", "speed_up": "speed-up over plain decoding"}
 _FRONT, _BEHIND = "no cheaper one yields as much", "a cheaper one yields as much"
@@ -75,7 +75,8 @@ def _title(model: str, drawn: dict[str, pd.DataFrame]) -> str:
             continue
         rows = drawn[metric].sort_values([metric, "cost"], ascending=[False, True])
         free, best = rows[rows["cost"] == 0], rows.iloc[0]
-        sentence = f"{best['name']} {what.format(number(best[metric]))} after {_seconds(best['cost'])}"
+        shown = estimate(*(best[name] for name in (metric, f"{metric}_low", f"{metric}_high")))
+        sentence = f"{best['name']} {what.format(shown)} after {_seconds(best['cost'])}"
         if len(free) and best["cost"] > 0:
             sentence += f", {free.iloc[0]['name']} without any ({number(free.iloc[0][metric])})"
         told.append(sentence)
@@ -100,6 +101,22 @@ def spread(values: np.ndarray, gap: float) -> np.ndarray:
     return moved
 
 
+def columns(places: np.ndarray, gap: float, outward: np.ndarray) -> np.ndarray:
+    """Return where the labels of points start: those of close points at one place, so that no line crosses a label.
+
+    Args:
+        places: (points,) where the points are.
+        gap: Points nearer than this to the one before are close.
+        outward: (points,) -1 where the label stands to the left, 1 where to the right.
+    """
+    order = np.argsort(places, kind="stable")
+    groups = np.split(order, np.flatnonzero((np.diff(places[order]) > gap) | (np.diff(outward[order]) != 0)) + 1)
+    starts = np.array(places, dtype=np.float64)
+    for group in groups:
+        starts[group] = places[group].min() if outward[group[0]] < 0 else places[group].max()
+    return starts
+
+
 def _panel(rows: pd.DataFrame, metric: str) -> alt.LayerChart:
     height = max(220, _LINE * len(rows))
     limits = [f"{metric}_low", f"{metric}_high"]
@@ -119,7 +136,7 @@ def _panel(rows: pd.DataFrame, metric: str) -> alt.LayerChart:
         high=rows[limits[1]],
         kind=np.where(best, _FRONT, _BEHIND),
         label=labels,
-        label_place=places + outward * 0.03 * high,
+        label_place=columns(places, 0.12 * high, outward) + outward * 0.03 * high,
         left=outward < 0,
     )
     x_scale = alt.Scale(domain=[-0.04 * high, 1.04 * high], nice=False)
@@ -162,6 +179,8 @@ def _panel(rows: pd.DataFrame, metric: str) -> alt.LayerChart:
     ]
     to_the_left, to_the_right = (alt.Chart(records(rows[rows["left"] == left])) for left in (True, False))
     for texts in (
+        to_the_left.mark_text(align="right", dx=-3, fontSize=11, style=HALO),
+        to_the_right.mark_text(align="left", dx=3, fontSize=11, style=HALO),
         to_the_left.mark_text(align="right", dx=-3, fontSize=11),
         to_the_right.mark_text(align="left", dx=3, fontSize=11),
     ):

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from speclayers.analysis.page_tables import PageTable, page_table
-from speclayers.analysis.study import Study, of_model, rows_of
+from speclayers.analysis.study import Study, of_model, rival_labels, rows_of
 from speclayers.analysis.wording import (
     confidence_level,
     difference,
@@ -20,6 +20,21 @@ from speclayers.analysis.wording import (
     percent,
     setting,
 )
+from speclayers.names import RivalName
+
+_ITSELF = "Drafts with the target itself, skipping"
+MEANINGS = {
+    "clasp": f"{_ITSELF} blocks that it chooses anew while decoding (CLaSp).",
+    "self_sd": f"{_ITSELF} attention layers and MLPs that a search before decoding chose (Self-SD).",
+    "swift": f"{_ITSELF} attention layers and MLPs that a search while decoding finds (SWIFT).",
+    "uniform_skip": f"{_ITSELF} blocks at equal distances: a control.",
+    "random_skip": f"{_ITSELF} blocks drawn at random once: a control.",
+    "geometry_skip": f"{_ITSELF} the blocks whose input and output CKA finds most alike.",
+    "prompt_lookup": "Copies what followed the last few tokens where they stood before in the text; no model drafts.",
+    "lookahead": "Proposes sequences that the target itself guessed on the way, many tokens at a time (Lookahead).",
+    "medusa": "Small networks on the target's last state, each trained to guess one of the next tokens (Medusa).",
+}
+"""What the drafters without a head do that come with the project."""
 
 KEYS = ["model", "layer_set", "temperature", "nodes"]
 HEAD = ["drafter", "#T", "#nodes"]
@@ -28,6 +43,12 @@ HEAD = ["drafter", "#T", "#nodes"]
 def is_rival(drafters: pd.DataFrame) -> pd.Series:
     """Tell of each row whether it is a drafter without a head."""
     return drafters["layers"].isna()
+
+
+def terms(study: Study) -> list[tuple[str, str]]:
+    """Return what those of a study's drafters without a head do that are known."""
+    kinds = {RivalName.parse(label).kind for label in rival_labels(study)}
+    return [(kind, meaning) for kind, meaning in MEANINGS.items() if kind in kinds]
 
 
 def lossless(study: Study, model: str) -> pd.DataFrame:
@@ -54,11 +75,13 @@ def yields(study: Study, model: str) -> PageTable:
         first = compared.iloc[0]
         against = f"{layers_in_words(first['reference'])} with {int(first['reference_nodes'])} nodes"
     caption = (
-        "Drafters that need no head, and the heads. τ counts the target's own token. Δτ: mean over questions, against"
+        "Drafters that need no head, and the heads. Words used here, below, say what the former do. τ counts the"
+        " target's own token. Δτ: mean over questions, against"
         f" the head of {study.reference}, paired by question ({against}); p-value"
         " and verdict are corrected (Holm) for the drafters without a head at one temperature; heads are compared"
         f" above. Limits: {confidence_level(study.confidence)}, bootstrap over questions. Speed-up: plain decoding's"
-        f" time per token over the drafter's. All verify losslessly{_left_out(study, model)}."
+        " time per token over the drafter's. All verify without changing the target's answers"
+        f"{_left_out(study, model)}."
     )
     head = [*HEAD, "#τ, mean over questions", "#τ, pooled", "#Δτ", "#p, corrected", "verdict", "#speed-up"]
     return page_table(caption, head, cells)

@@ -29,6 +29,7 @@ from speclayers.analysis.wording import (
     number,
     percent,
     setting,
+    span,
 )
 from speclayers.tables import HELD_OUT, TRAIN
 
@@ -86,8 +87,8 @@ def _curve(rows: pd.DataFrame, metric: str, label: str, ttt_step: int, names: li
     part = rows[rows["ttt_step"] == ttt_step].dropna(subset=[metric])
     scales = series(names)
     legend = alt.Legend(orient="top", columns=4, symbolType="stroke", symbolOpacity=1)
-    span = rows[metric].dropna()
-    domain = [0.0, max(0.01, float(span.max()) * 1.05)] if len(span) else [0.0, 1.0]
+    known = rows[metric].dropna()
+    domain = [0.0, max(0.01, float(known.max()) * 1.05)] if len(known) else [0.0, 1.0]
     lines = alt.Chart(records(part[part["split"] == TRAIN])).mark_line(strokeWidth=1.5)
     points = alt.Chart(records(part[part["split"] == HELD_OUT])).mark_point(filled=True, size=28)
     lines, points = (
@@ -124,11 +125,13 @@ def time_split(study: Study, model: str) -> Figure | None:
     rows = rows.assign(slowness_low=1 / rows["speed_up_high"], slowness_high=1 / rows["speed_up_low"])
     chart = _bars(rows).properties(width=520, height=alt.Step(26))
     fastest = rows.iloc[-1]
+    sizes = rows[rows["nodes"] != where[1]]["nodes"]
+    others = f" ({span(sizes, 'node')} for drafters without a head)" if len(sizes) else ""
     caption = (
-        f"Time per token at {setting(*where)} over that of plain decoding, interleaved on the same"
+        f"Time per token at {setting(*where)}{others} over that of plain decoding, interleaved on the same"
         f" {count(int(rows['questions'].max()), 'question')}; the prompt's forward pass and the token that it gives are"
         f" left out. Lines are {confidence_level(study.confidence)} limits, bootstrap over questions. The title"
-        f" speaks of the fastest set: drafting takes {percent(fastest['draft_share'])}, verifying"
+        f" speaks of the fastest drafter: drafting takes {percent(fastest['draft_share'])}, verifying"
         f" {percent(fastest['verify_share'])} of its time."
     )
     title = f"On {model}, {speed_sentence(fastest)}"

@@ -12,6 +12,7 @@ from speclayers.analysis.study import Study, judged_apart, of_model, rows_of, st
 from speclayers.analysis.wording import count, percent
 
 _SURE = 0.9
+_DARK = "#1b1f24"
 
 
 def _label(row: dict[str, Any]) -> str:
@@ -39,7 +40,7 @@ def stabilities(study: Study, model: str) -> Figure | None:
     y_axis = alt.Y("choice:N", title=None, sort=choices)
     cells = (
         alt.Chart(records(marks))
-        .mark_rect()
+        .mark_rect(stroke="#7F7F7F", strokeWidth=0.5)
         .encode(
             x=x_axis,
             y=y_axis,
@@ -58,19 +59,21 @@ def stabilities(study: Study, model: str) -> Figure | None:
         layers.append(_marks(apart, False).encode(x=x_axis, y=y_axis))
     chart = alt.LayerChart(layer=layers).properties(width=cell * len(order), height=alt.Step(20))
     caption = (
-        "Share of half-samples of the prompts in which a selector picks a layer; diamonds: its choice on all prompts."
-        " Selectors that measure nothing are certain. On half-samples, searches over sets go by order 2 in place of"
-        " Shannon; where order 2 chooses another set on all prompts, hollow circles mark that set, and the shares"
-        " are to be read against it."
+        "Share of half-samples of the prompts in which a selector picks a layer; white diamonds: its choice on all"
+        " prompts. Selectors that measure nothing are certain. On half-samples, searches over sets go by order 2 in"
+        " place of Shannon; where order 2 chooses another set on all prompts, hollow circles mark that set, and the"
+        " shares are to be read against it."
     )
     return Figure(file_name("stability", model), _stability_title(model, rows), caption, specification(chart))
 
 
 def _marks(rows: pd.DataFrame, selection: bool) -> alt.Chart:
-    """Mark layers: those selected by filled diamonds, those that order 2 would select by hollow circles."""
-    shape, colour = ("diamond", "#D55E00") if selection else ("circle", "#56B4E9")
-    marks: alt.Chart = alt.Chart(records(rows)).mark_point(
-        shape=shape, filled=selection, size=44 if selection else 90, color=colour, opacity=1, strokeWidth=2
+    """Mark layers: those selected by white diamonds, those that order 2 would select by hollow circles."""
+    base = alt.Chart(records(rows))
+    marks: alt.Chart = (
+        base.mark_point(shape="diamond", size=50, fill="white", stroke=_DARK, strokeWidth=1, opacity=1)
+        if selection
+        else base.mark_point(shape="circle", size=130, filled=False, color="#D55E00", strokeWidth=2, opacity=1)
     )
     return marks
 
@@ -118,7 +121,8 @@ def agreement(study: Study, model: str) -> Figure | None:
 
 
 def _agreement_panel(cells: pd.DataFrame, names: list[str], title: str) -> alt.LayerChart:
-    base = alt.Chart(records(cells[["selector_a", "selector_b", "jaccard", "shared_layers"]])).encode(
+    cells = cells.assign(text=[f"{value:.2g}" for value in cells["jaccard"]])
+    base = alt.Chart(records(cells[["selector_a", "selector_b", "jaccard", "shared_layers", "text"]])).encode(
         x=alt.X("selector_a:N", title=None, sort=names, axis=alt.Axis(labelAngle=-40)),
         y=alt.Y("selector_b:N", title=None, sort=names),
     )
@@ -126,4 +130,8 @@ def _agreement_panel(cells: pd.DataFrame, names: list[str], title: str) -> alt.L
         color=alt.Color("jaccard:Q", title="in common", scale=alt.Scale(scheme="cividis", domain=[0, 1])),
         tooltip=tooltips("selector_a:N", "selector_b:N", "jaccard:Q", "shared_layers:Q"),
     )
-    return alt.LayerChart(layer=[rects]).properties(width=alt.Step(26), height=alt.Step(22), title=heading(title))
+    colour = alt.condition("datum.jaccard > 0.5", alt.value(_DARK), alt.value("white"))
+    texts = base.mark_text(fontSize=9).encode(text="text:N", color=colour)
+    return alt.LayerChart(layer=[rects, texts]).properties(
+        width=alt.Step(26), height=alt.Step(22), title=heading(title)
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -14,6 +15,9 @@ MISSING = "–"
 
 SPLIT_IN_WORDS = {TRAIN: "training", HELD_OUT: "held-out"}
 """The training table's splits as adjectives of responses."""
+
+FILTER_SCOPES = {"per_prompt": "share of each prompt", "pooled": "share of all", "absolute": "by threshold"}
+"""What the token filter keeps a share of."""
 
 TERMS = (
     (
@@ -32,6 +36,11 @@ TERMS = (
         " verdict after Holm's correction, which asks more of each set the more sets are compared.",
     ),
     (
+        "mean over questions, pooled",
+        "The first counts every question alike; the second counts every verification alike, so that long answers weigh"
+        " more.",
+    ),
+    (
         "limits, [a, b]",
         "An interval that holds the true value in about as many of 100 such studies as its level says: 95 at 95 %.",
     ),
@@ -46,7 +55,22 @@ TERMS = (
     ("selector", "A rule that chooses layers before any head is trained; pinned sets are written in the config."),
     (
         "matrix entropy, E(S)",
-        "How many directions the states of a layer, or of a set S of layers, spread over, in nats.",
+        "How many directions the states of a layer, or of a set S of layers, spread over, in nats; S(l) is that of"
+        " layer l. The selector lens goes by another entropy: how unsure a next token read off that layer would be.",
+    ),
+    (
+        "order 2, E₂(S)",
+        "A form of matrix entropy that is quick to compute; searches over many sets go by it where E(S) is too slow.",
+    ),
+    (
+        "token filter",
+        "Keeps the tokens at which the target was least certain of the next one (filtered); beside it, as a control,"
+        " stand as many tokens drawn at random.",
+    ),
+    (
+        "half-samples",
+        "Random halves of the calibration prompts: a choice that comes back on most of them depends little on the"
+        " prompts.",
     ),
     ("sink", "A token, mostly the first, whose states are so large that they hide all others; dropped by default."),
     ("turning point", "A layer after which the states change direction more than after most others."),
@@ -54,6 +78,14 @@ TERMS = (
     ("seed", "Heads of several training seeds differ by chance alone; from three on, verdicts speak of layers."),
 )
 """Words of the page for those who read of speculative decoding for the first time."""
+
+
+_BREAKS = re.compile(r"(?<=\d) (?=%)|(?<=\b[kT]) (?== )|(?<=\b[kT] =) (?=\d)")
+
+
+def unbroken(text: str) -> str:
+    """Return a text whose numbers stay on one line with their per cent sign, and `T = 0` and `k = 3` as a whole."""
+    return _BREAKS.sub("\u00a0", text)
 
 
 def number(value: Any, digits: int = 2) -> str:
