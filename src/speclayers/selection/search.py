@@ -46,6 +46,11 @@ def chosen(
     return Choice(final, geometry.set_entropy(final), scored, tuple(trace), reason)
 
 
+def the_layers(k: int) -> str:
+    """Return how a reason speaks of k layers."""
+    return "the layer" if k == 1 else f"the {k} layers"
+
+
 def next_best(ranked: Sequence[int]) -> list[Layers]:
     """Return the few single layers after the first."""
     return [(layer,) for layer in ranked[1 : RUNNERS_UP + 1]]

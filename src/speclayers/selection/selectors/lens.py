@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from speclayers.selection.layer_geometry import LayerGeometry
-from speclayers.selection.search import RUNNERS_UP, by_entropy, chosen
+from speclayers.selection.search import RUNNERS_UP, by_entropy, chosen, the_layers
 from speclayers.selection.selector import Choice, NoOptions, Selector, Step
 
 
@@ -18,7 +18,7 @@ def choose(geometry: LayerGeometry, k: int, options: NoOptions, generator: np.ra
         Step("rank", (layer,), float(entropy[layer]), f"lens entropy, place {i + 1}") for i, layer in enumerate(ranked)
     ]
     others = [(*layers[:-1], layer) for layer in next_ones]
-    return [chosen(geometry, layers, others, trace, f"the {k} layers of highest lens entropy (over the vocabulary)")]
+    return [chosen(geometry, layers, others, trace, f"{the_layers(k)} of highest lens entropy (over the vocabulary)")]
 
 
 SELECTOR = Selector(choose, NoOptions)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from speclayers.selection.layer_geometry import LayerGeometry, LayerOptions
-from speclayers.selection.search import RUNNERS_UP, by_entropy, chosen
+from speclayers.selection.search import RUNNERS_UP, by_entropy, chosen, the_layers
 from speclayers.selection.selector import Choice, Selector, Step
 
 
@@ -16,7 +16,7 @@ def choose(geometry: LayerGeometry, k: int, options: LayerOptions, generator: np
     layers, next_ones = ranked[:k], ranked[k : k + RUNNERS_UP]
     trace = [Step("rank", (layer,), float(entropy[layer]), f"S(l), place {i + 1}") for i, layer in enumerate(ranked)]
     others = [(*layers[:-1], layer) for layer in next_ones]
-    return [chosen(geometry, layers, others, trace, f"the {k} layers of lowest entropy")]
+    return [chosen(geometry, layers, others, trace, f"{the_layers(k)} of lowest entropy")]
 
 
 SELECTOR = Selector(choose, LayerOptions)
