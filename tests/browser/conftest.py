@@ -42,6 +42,15 @@ def report(tmp_path_factory):
     return root / "report.html"
 
 
+@pytest.fixture(scope="session")
+def report_of_twenty(tmp_path_factory):
+    """The page of a study of twenty models."""
+    root = tmp_path_factory.mktemp("twenty")
+    models = [MadeUpModel(f"model-{i:02d}-of-a-family", n_layers=12 + 2 * (i % 10), questions=6) for i in range(20)]
+    (root / "report.html").write_text(made_up_page(made_up_study(root, *models)))
+    return root / "report.html"
+
+
 def open_page(browser: Browser, path, *, drawn=True, **settings) -> Opened:
     page = browser.new_context(**settings).new_page()
     page.set_default_timeout(120_000)  # generous: a busy machine is no failure

@@ -155,6 +155,20 @@ def test_a_narrow_screen_scrolls_down_only(browser, report):
     assert page.eval_on_selector(".chart", "chart => getComputedStyle(chart).overflowX") == "auto"
 
 
+def test_a_page_of_twenty_models_is_small_shows_the_one_that_is_picked_and_fits(browser, report_of_twenty):
+    assert report_of_twenty.stat().st_size < 15e6
+    opened = open_page(browser, report_of_twenty, viewport={"width": 1280, "height": 900})
+    page = opened.page
+    assert page.locator("#pick [name=model] option").count() == 21
+    first = page.locator("[data-figure='models'] svg")
+    assert first.locator("text", has_text="model-19-of-a-family").count()
+    page.locator("#pick [name=model]").select_option("model-07-of-a-family")
+    shown = page.locator("[data-model]:visible")
+    assert {shown.nth(i).get_attribute("data-model") for i in range(shown.count())} == {"model-07-of-a-family"}
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+    assert opened.errors == []
+
+
 def test_it_can_be_walked_through_by_keyboard(desk):
     page = desk.page
     seen = set()
