@@ -122,6 +122,8 @@ stop() {
     stop_daemon slurmdbd
     stop_daemon mariadbd
     stop_daemon munged
+    # with it, every run of Snakemake on this machine would wait ten seconds for a controller that is gone
+    rm -f /etc/slurm/{slurm,gres,slurmdbd}.conf
 }
 
 check
