@@ -123,7 +123,9 @@ stop() {
     stop_daemon mariadbd
     stop_daemon munged
     # with it, every run of Snakemake on this machine would wait ten seconds for a controller that is gone
-    rm -f /etc/slurm/{slurm,gres,slurmdbd}.conf
+    if grep -qs 'pretend cluster of speclayers' /etc/slurm/slurm.conf; then
+        rm -f /etc/slurm/{slurm,gres,slurmdbd}.conf
+    fi
 }
 
 check
