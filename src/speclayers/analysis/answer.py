@@ -51,12 +51,16 @@ class Answer(NamedTuple):
         return "\n".join((f"Asked: {self.asked}", f"Found: {found}", f"Keep in mind: {self.caveat}")) + "\n"
 
 
+def models_in_words(study: Study) -> str:
+    """Return the names of a study's models, or how many there are where a sentence would be long."""
+    return joined(study.models) if len(study.models) <= NAMED else f"each of {len(study.models)} models"
+
+
 def answer(study: Study) -> Answer:
     """Say in words what a study asked and found."""
-    models = joined(study.models) if len(study.models) <= NAMED else f"each of {len(study.models)} models"
     asked = (
-        f"Which layers of {models} should feed an EAGLE-3 drafter? Sets of layers are judged by the mean"
-        " accepted tokens per verification (τ, mean over questions) and compared with the set that"
+        f"Which layers of {models_in_words(study)} should feed an EAGLE-3 drafter? Sets of layers are judged by the"
+        " mean accepted tokens per verification (τ, mean over questions) and compared with the set that"
         f" {study.reference} takes."
     )
     return Answer(asked, [finding(study, model) for model in study.models], _caveat(study), overview(study))

@@ -9,6 +9,7 @@ import pandas as pd
 
 from speclayers.analysis import calibration_figures
 from speclayers.analysis.figures import (
+    INK,
     Figure,
     faded,
     file_name,
@@ -185,9 +186,7 @@ def _heatmap(
         )
     )
     diagonal = alt.Chart(records(pd.DataFrame({"layer_a": chosen, "layer_b": chosen})))
-    dots = diagonal.mark_point(filled=True, size=cell * cell * 0.3, color="#1b1f24", opacity=1).encode(
-        x=x_axis, y=y_axis
-    )
+    dots = diagonal.mark_point(filled=True, size=cell * cell * 0.3, color=INK, opacity=1).encode(x=x_axis, y=y_axis)
     ends = turning.groupby("block")["layer"].agg(["min", "max"]).reset_index(drop=True)
     frames = (
         alt.Chart(records(ends))

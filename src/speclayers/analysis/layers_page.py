@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from speclayers.analysis import page_tables
-from speclayers.analysis.answer import NAMED, Answer
+from speclayers.analysis.answer import NAMED, Answer, models_in_words
 from speclayers.analysis.calibration_figures import measured_settling, settling
 from speclayers.analysis.figures import Figure
 from speclayers.analysis.layer_warnings import layer_warnings
@@ -116,15 +116,13 @@ def layers_page(study: Study, recommendations: list[dict[str, Any]]) -> str:
 
 def layers_answer(study: Study) -> Answer:
     """Say which layers geometry would choose, how sure that is, and why."""
-    many = len(study.models) > NAMED
-    models = f"each of {len(study.models)} models" if many else joined(study.models)
-    asked = f"Which layers of {models} does geometry choose for a drafter, how sure is that, and why?"
+    asked = f"Which layers of {models_in_words(study)} does geometry choose for a drafter, how sure is that, and why?"
     caveat = (
         "joint entropy says how much the layers hold together, not how many tokens a drafter will gain from them; only"
         " trained heads tell (the study's own page)."
     )
     found = [line for model in study.models for line in _of_model(study, model)]
-    return Answer(asked, found, caveat, _overview(study) if many else "")
+    return Answer(asked, found, caveat, _overview(study) if len(study.models) > NAMED else "")
 
 
 def _overview(study: Study) -> str:

@@ -7,12 +7,11 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from speclayers.analysis.figures import Figure, file_name, heading, records, specification, tooltips
+from speclayers.analysis.figures import INK, Figure, file_name, heading, records, specification, tooltips
 from speclayers.analysis.study import Study, judged_apart, of_model, rows_of, stability
 from speclayers.analysis.wording import count, percent
 
 _SURE = 0.9
-_DARK = "#1b1f24"
 
 
 def _label(row: dict[str, Any]) -> str:
@@ -71,7 +70,7 @@ def _marks(rows: pd.DataFrame, selection: bool) -> alt.Chart:
     """Mark layers: those selected by white diamonds, those that order 2 would select by hollow circles."""
     base = alt.Chart(records(rows))
     marks: alt.Chart = (
-        base.mark_point(shape="diamond", size=50, fill="white", stroke=_DARK, strokeWidth=1, opacity=1)
+        base.mark_point(shape="diamond", size=50, fill="white", stroke=INK, strokeWidth=1, opacity=1)
         if selection
         else base.mark_point(shape="circle", size=130, filled=False, color="#D55E00", strokeWidth=2, opacity=1)
     )
@@ -130,7 +129,7 @@ def _agreement_panel(cells: pd.DataFrame, names: list[str], title: str) -> alt.L
         color=alt.Color("jaccard:Q", title="in common", scale=alt.Scale(scheme="cividis", domain=[0, 1])),
         tooltip=tooltips("selector_a:N", "selector_b:N", "jaccard:Q", "shared_layers:Q"),
     )
-    colour = alt.condition("datum.jaccard > 0.5", alt.value(_DARK), alt.value("white"))
+    colour = alt.condition("datum.jaccard > 0.5", alt.value(INK), alt.value("white"))
     texts = base.mark_text(fontSize=9).encode(text="text:N", color=colour)
     return alt.LayerChart(layer=[rects, texts]).properties(
         width=alt.Step(26), height=alt.Step(22), title=heading(title)

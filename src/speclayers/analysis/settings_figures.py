@@ -6,14 +6,12 @@ import altair as alt
 import pandas as pd
 
 from speclayers.analysis.acceptance_figures import named
-from speclayers.analysis.figures import Figure, faded, file_name, heading, records, specification, tooltips
+from speclayers.analysis.figures import INK, Figure, faded, file_name, heading, records, specification, tooltips
 from speclayers.analysis.study import SETTING_ORDER, Study, of_model
 from speclayers.analysis.wording import confidence_level, count, draft_size, number, setting, span
 
 MOST_ROWS = 20
 """Layer sets that the figure shows, those of highest mean τ first."""
-
-_DARK = "#1b1f24"
 
 
 def settings_map(study: Study, model: str) -> Figure | None:
@@ -69,7 +67,7 @@ def _panel(
     )
     bright = f"datum.tau_question > {(ends[0] + ends[1]) / 2}"
     texts = base.mark_text(fontSize=11).encode(
-        text="text:N", color=alt.condition(bright, alt.value(_DARK), alt.value("white"))
+        text="text:N", color=alt.condition(bright, alt.value(INK), alt.value("white"))
     )
     return alt.LayerChart(layer=[cells, texts]).properties(
         width=alt.Step(64), height=alt.Step(22), title=heading(title)
