@@ -52,7 +52,7 @@ def edit(path, old, new):
 def test_a_key_is_named_with_both_values_and_its_place_in_the_config():
     before = identities()
     for rule, overrides, cause in (
-        ("train_draft", {"draft": {"steps": 7}}, "draft.steps: 240 → 7"),
+        ("train_draft", {"draft": {"steps": 7}}, "draft.steps: 200 → 7"),
         ("measure_geometry", {"geometry": {"seed": 3}}, "geometry.seed: 0 → 3"),
         ("train_draft", {"corpus": {"training": {"seed": 9}}}, "corpus.training.seed: 2 → 9"),
         ("decode_baseline", {"acceptance": {"depth": 5}}, "acceptance.depth: 6 → 5"),
@@ -76,7 +76,7 @@ def test_keys_of_drafters_without_a_head_are_named_by_their_entry():
             "rivals.clasp.options.interval: absent → 4",
         ),
         ("measure_rival", {"acceptance": {"seed": 9}}, "acceptance.seed: 0 → 9"),
-        ("time_rival", {"speed": {"max_new_tokens": 9}}, "speed.max_new_tokens: 12 → 9"),
+        ("time_rival", {"speed": {"max_new_tokens": 9}}, "speed.max_new_tokens: 8 → 9"),
         ("time_rival", {"acceptance": {"seed": 9}}, "acceptance.seed: 0 → 9"),
         (
             "time_rival",
@@ -132,7 +132,7 @@ def test_what_is_not_recorded_is_said_to_be_so():
     before, now = identities(), identities(draft={"steps": 7})
     planned = job("train_draft", HEAD, before, now)
     found = causes(planned, {"results": {}, "code": {}, "files": {}}, now.records())
-    assert found == ["its fingerprint changed; what it was made of is not recorded", "draft.steps: 240 → 7"]
+    assert found == ["its fingerprint changed; what it was made of is not recorded", "draft.steps: 200 → 7"]
 
 
 def test_files_inputs_and_jobs_before_are_told():
