@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import shutil
 from collections import Counter
 
 from tests.integration.conftest import ROOT
@@ -66,7 +65,6 @@ def test_every_command_of_the_tutorial_works(copy_of_finished):
 
 def test_a_folder_of_ones_own_is_planned_as_the_tutorial_says(copy_of_finished):
     space = copy_of_finished
-    shutil.copytree(space.folder / "results/models/smoke-qwen3", space.folder / "my-model")
     (config,) = (text for language, text in SECTIONS[10] if language == "yaml")
     (space.folder / "my-study.yaml").write_text(config)
     (plan, study), *_ = (text.splitlines() for language, text in SECTIONS[10] if language == "sh")

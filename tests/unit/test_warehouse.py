@@ -532,6 +532,24 @@ def test_a_failed_build_leaves_no_database(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_database_is_built_anew_while_another_process_reads_the_old_one(tmp_path):
+    path = tmp_path / "study.duckdb"
+    with new_database(path, threads=1) as connection:
+        connection.execute("create table told as select 1 as value")
+    reading = (
+        "import sys, duckdb; study = duckdb.connect(sys.argv[1], read_only=True)\n"
+        "for _ in range(2): print(study.sql('select value from told').fetchone()[0], flush=True), sys.stdin.readline()"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", reading, str(path)], **pipes) as reader:
+        assert reader.stdout.readline() == "1\n"
+        with new_database(path, threads=1) as connection:
+            connection.execute("create table told as select 2 as value")
+        assert reader.communicate("\n\n")[0] == "1\n"
+    with open_database(path) as connection:
+        assert query(connection, "select value from told")["value"].tolist() == [2]
+
+
 def test_a_summary_of_another_model_is_refused(tmp_path):
     arguments = write_study(tmp_path, TINY)
     arguments["summaries"] = {"other": arguments["summaries"]["tiny-qwen3"]}
