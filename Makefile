@@ -13,7 +13,7 @@ PYTHON ?= python3
 CORES ?= $(shell nproc)
 STUDY ?= config.yaml
 bin := .venv/bin
-WARMED := fetch_model measure_acceptance train_draft select_layers render_report
+WARMED := fetch_model, measure_acceptance, train_draft, select_layers, render_report
 
 .PHONY: install study plan test cluster browser docs check format schema bench clean
 
@@ -66,8 +66,8 @@ bench: .venv/ready
 	$(bin)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps -r requirements.lock
 	$(bin)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@# byte code of what jobs import, and of nothing else; written here even where Python is told to write none later
-	@unset PYTHONDONTWRITEBYTECODE; $(bin)/snakemake --version > /dev/null; \
-	for script in $(WARMED); do $(bin)/python scripts/$$script.py --help > /dev/null || exit 1; done
+	@unset PYTHONDONTWRITEBYTECODE; $(bin)/snakemake --version > /dev/null && \
+	PYTHONPATH=scripts $(bin)/python -c "import $(WARMED)"
 	@touch $@
 
 clean:
