@@ -66,7 +66,7 @@ def arrows(nodes, edges):
 
 
 def test_the_picture_of_the_rules_is_the_workflows(finished):
-    """docs/workflow.md shows the default study's: with drafters without a head, and nothing shared out over jobs."""
+    """docs/workflow.md shows the default study's and drafters without a head, and nothing shared out over jobs."""
     words = ("snakemake", "--rulegraph", "dot", "--configfile", "studies/smoke.yaml")
     graph = finished.run(*words).stdout
     ours = arrows(re.findall(r"(\d+)\[label = \"(\w+)\"", graph), re.findall(r"(\d+) -> (\d+)", graph))
