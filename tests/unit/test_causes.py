@@ -68,7 +68,8 @@ def test_a_key_is_named_with_both_values_and_its_place_in_the_config():
 
 
 def test_keys_of_drafters_without_a_head_are_named_by_their_entry():
-    before, nothing = identities(), {"results": {}, "code": {}, "files": {}}
+    rivals, nothing = {"rivals": [{"name": "clasp"}]}, {"results": {}, "code": {}, "files": {}}
+    before = identities(**rivals)
     for stage, overrides, cause in (
         (
             "measure_rival",
@@ -85,7 +86,9 @@ def test_keys_of_drafters_without_a_head_are_named_by_their_entry():
         ),
     ):
         wildcards = HEAD | {"rival": "clasp"}
-        found = causes(job(stage, wildcards, before, identities(**overrides), f"{stage}.clasp"), nothing, nothing)
+        found = causes(
+            job(stage, wildcards, before, identities(**rivals | overrides), f"{stage}.clasp"), nothing, nothing
+        )
         assert cause in found
 
 

@@ -537,8 +537,8 @@ def test_a_database_is_built_anew_while_another_process_reads_the_old_one(tmp_pa
     with new_database(path, threads=1) as connection:
         connection.execute("create table told as select 1 as value")
     reading = (
-        "import sys, duckdb; study = duckdb.connect(sys.argv[1], read_only=True)\n"
-        "for _ in range(2): print(study.sql('select value from told').fetchone()[0], flush=True), sys.stdin.readline()"
+        "import sys, duckdb; told = duckdb.connect(sys.argv[1], read_only=True).table('told')\n"
+        "for _ in range(2): print(told.fetchall()[0][0], flush=True), sys.stdin.readline()"
     )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", reading, str(path)], **pipes) as reader:

@@ -34,7 +34,7 @@ class Machine(NamedTuple):
     start_mb: float
 
 
-PROCESSOR = Machine(True, 55e9, 75e9, 10e9, 5e-4, 0.018, 6, 560)
+PROCESSOR = Machine(True, 55e9, 75e9, 10e9, 5e-4, 0.018, 7, 560)
 GPU = Machine(False, 100e12, 60e12, 1e12, 7e-4, 0.02, 30, 4000)
 
 
@@ -70,7 +70,7 @@ class Host(NamedTuple):
     run_mb: float
 
 
-HOST = Host(55e9, 25e9, 1.0, 500e6, 22e6, 50e6, 3, 250, 130, 8000, 2, 0.02)
+HOST = Host(55e9, 25e9, 1.0, 500e6, 22e6, 50e6, 5, 250, 130, 8000, 2, 0.02)
 
 # ---------------------------------------------------------------- what texts are like
 
